@@ -1,0 +1,2 @@
+"""agentx-engine."""
+__version__ = "0.1.0"
