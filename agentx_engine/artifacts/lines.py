@@ -1,0 +1,227 @@
+"""One request as a line of profile_export.jsonl, in the form that InferenceX reads.
+
+Every line is ``{"metadata": …, "metrics": {tag: {"value", "unit"}}, "error"?: …, "trace_data": …}``. Units
+are part of the contract (ms, tokens): readers do not look at the unit string. A failed request has an
+error and no metrics, so that no reader counts it; what had arrived stays in `trace_data`, with every stamp
+of the exchange. Null fields are left out.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from agentx_engine.artifacts.wall import WallPairing
+from agentx_engine.metrics.record import RequestRecord
+from agentx_engine.metrics.request import RequestMetrics, gaps_ns
+from agentx_engine.transport.base import Outcome, Result
+
+_STAMPS = (
+    "due",
+    "armed",
+    "conn_ready",
+    "first_sent",
+    "last_sent",
+    "ack",
+    "first_event",
+    "first_content",
+    "first_text",
+    "last_content",
+    "last_event",
+    "end",
+)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_line(record: RequestRecord, metrics: RequestMetrics, wall: WallPairing) -> bytes:
+    """The line, with its line feed. The server's words are written as they are: scrub them before."""
+    result = record.result
+    line: dict[str, Any] = {"metadata": _metadata(record, wall)}
+    if result.outcome.ok:
+        line["metrics"] = _metrics(record, metrics)
+    else:
+        line["metrics"] = {}
+        line["error"] = _error(result)
+    line["trace_data"] = _trace(record, metrics, wall)
+    return _encoder.encode(line) + b"\n"
+
+
+def _metadata(record: RequestRecord, wall: WallPairing) -> dict[str, Any]:
+    identity, result = record.identity, record.result
+    stamps = result.stamps
+    end = stamps.last_event if stamps.last_event is not None else stamps.end
+    if stamps.first_sent is not None:
+        start = stamps.first_sent
+    else:  # never sent: readers need a start on every line, and an error's start enters no statistic
+        start = stamps.due if end is None else min(stamps.due, end)
+    end = start if end is None else max(start, end)
+    profiling = identity.phase == "profiling"
+    metadata: dict[str, Any] = {
+        "session_num": identity.sequence,
+        "x_request_id": identity.request_id,
+        "x_correlation_id": identity.correlation_id,
+        "conversation_id": identity.conversation_id,
+        "turn_index": identity.turn,
+        "source_trace_id": identity.trace_id,
+        "source_outer_idx": identity.source[0],
+        "source_kind": identity.source_kind,
+        "credit_issued_ns": wall.unix_ns(stamps.due),
+        "request_start_ns": wall.unix_ns(start),
+        "request_end_ns": wall.unix_ns(end),
+        "worker_id": f"lane_{identity.lane}",
+        "record_processor_id": "agentx-engine",
+        "benchmark_phase": identity.phase,
+        "phase_name": "profiling" if profiling else "agentic.warmup",
+        "phase_kind": identity.phase,
+        "agent_depth": identity.depth,
+        "root_correlation_id": identity.root_correlation_id,
+        "was_cancelled": result.outcome is Outcome.CANCELLED,
+    }
+    if profiling:
+        metadata["phase_index"] = metadata["profiling_index"] = 0
+    if identity.source[1] is not None:
+        metadata["source_inner_idx"] = identity.source[1]
+    if identity.parent_correlation_id is not None:
+        metadata["parent_correlation_id"] = identity.parent_correlation_id
+    if stamps.ack is not None:
+        metadata["request_ack_ns"] = wall.unix_ns(stamps.ack)
+    if result.outcome is Outcome.CANCELLED:
+        metadata["cancellation_time_ns"] = wall.unix_ns(end)
+    if result.outcome is Outcome.CONTEXT_OVERFLOW:
+        metadata["context_overflow_skip"] = True
+    return metadata
+
+
+def _metrics(record: RequestRecord, m: RequestMetrics) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+
+    def put(tag: str, value: float | None, unit: str) -> None:
+        if value is not None:
+            out[tag] = {"value": value, "unit": unit}
+
+    def put_ms(tag: str, value_ns: float | None) -> None:
+        if value_ns is not None:
+            out[tag] = {"value": value_ns / 1e6, "unit": "ms"}
+
+    put_ms("time_to_first_token", m.ttft_ns)
+    put_ms("time_to_first_output_token", m.first_text_ns)
+    put_ms("time_to_second_token", m.second_token_ns)
+    put_ms("request_latency", m.latency_ns)
+    put_ms("inter_token_latency", m.itl_ns)
+    put_ms("decode_duration", m.decode_ns)
+    put_ms("full_decode_duration", m.full_decode_ns)
+    put_ms("full_response_inter_token_latency", m.full_itl_ns)
+    put("input_sequence_length", m.isl, "tokens")
+    put("output_sequence_length", m.osl, "tokens")
+    put("reasoning_token_count", m.reasoning_tokens, "tokens")
+    put("usage_prompt_tokens", m.isl, "tokens")
+    put("usage_completion_tokens", m.osl, "tokens")
+    if m.isl is not None and m.osl is not None:
+        put("usage_total_tokens", m.isl + m.osl, "tokens")
+    put("usage_prompt_cache_read_tokens", m.cached_tokens, "tokens")
+    if m.itl_ns:
+        put("output_token_throughput_per_user", 1e9 / m.itl_ns, "tokens/sec/user")
+    if m.full_itl_ns:
+        put("full_response_output_token_throughput_per_user", 1e9 / m.full_itl_ns, "tokens/sec/user")
+    if m.osl is not None and m.latency_ns:
+        put("e2e_output_token_throughput", m.osl * 1e9 / m.latency_ns, "tokens/sec/user")
+    if m.isl is not None and m.ttft_ns:
+        put("prefill_throughput_per_user", m.isl * 1e9 / m.ttft_ns, "tokens/sec/user")
+    if m.osl is not None:
+        wanted = record.identity.max_tokens
+        put("osl_mismatch_diff_pct", 100 * (m.osl - wanted) / wanted, "%")
+    gaps = gaps_ns(record.result)
+    if gaps is not None:
+        out["inter_chunk_latency"] = {"value": (gaps / 1e6).tolist(), "unit": "ms"}
+    return out
+
+
+def _error(result: Result) -> dict[str, Any]:
+    """The error object: `type` is the class by which readers count, `message` the server's own words."""
+    outcome = result.outcome
+    code: int | None = None
+    kind = outcome.value
+    if outcome is Outcome.CANCELLED:
+        code, kind = 499, "RequestCancellationError"
+    elif outcome is Outcome.SERVER_ERROR_EVENT:
+        code = 502
+    elif outcome in (Outcome.HTTP_STATUS, Outcome.CONTEXT_OVERFLOW):
+        code = result.status
+        if outcome is Outcome.HTTP_STATUS and code is not None:
+            kind = _reason(code)
+    message = result.error or result.error_type or outcome.value.replace("_", " ")
+    message = message.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be written
+    error: dict[str, Any] = {
+        "type": kind,
+        "message": message,
+        "details": {"outcome": outcome.value},
+    }
+    if code is not None:
+        error["code"] = code
+    if result.error_type is not None:
+        error["details"]["error_type"] = result.error_type
+    return error
+
+
+def _reason(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return f"HTTP {status}"
+
+
+def _trace(record: RequestRecord, m: RequestMetrics, wall: WallPairing) -> dict[str, Any]:
+    """What this engine knows beyond the contract; readers of the contract ignore it."""
+    identity, result = record.identity, record.result
+    stamps = result.stamps
+    trace: dict[str, Any] = {
+        "outcome": result.outcome.value,
+        "lane": identity.lane,
+        "play": identity.play,
+        "reactive": identity.reactive,
+        "endpoint": identity.endpoint,
+        "max_tokens": identity.max_tokens,
+        "recorded_input_tokens": identity.recorded_in,
+        "recorded_output_tokens": identity.recorded_out,
+        "marker_tokens": identity.marker_tokens,
+        "prefix_hit_blocks": identity.hit_blocks,
+        "prefix_total_blocks": identity.total_blocks,
+        "stamps_unix_ns": {
+            name: wall.unix_ns(stamp) for name in _STAMPS if (stamp := getattr(stamps, name)) is not None
+        },
+        "reused_connection": result.reused,
+        "kernel_stamps": result.kernel_stamps,
+        "reads": result.reads,
+        "events": result.events,
+        "content_events": result.content_events,
+        "coalesced_events": result.coalesced_events,
+        "bytes_in": result.bytes_in,
+        "bytes_out": result.bytes_out,
+    }
+    if result.status is not None:
+        trace["status"] = result.status
+    if result.finish_reason is not None:
+        trace["finish_reason"] = result.finish_reason
+    if result.connect_ns is not None:
+        trace["connect_ns"] = result.connect_ns
+    if result.reconnects:
+        trace["reconnects"] = result.reconnects
+    if result.drained:
+        trace["framing_missing"] = True
+    if m.osl_mismatch:
+        trace["osl_mismatch"] = True
+    slack = result.token_slack_ns
+    if slack is not None:
+        flagged = np.flatnonzero(slack)
+        if len(flagged):
+            trace["coalesced"] = {"event": flagged.tolist(), "slack_ns": slack[flagged].tolist()}
+    if not result.outcome.ok:
+        if result.usage is not None:
+            trace["usage"] = {k: v for k, v in msgspec.to_builtins(result.usage).items() if v is not None}
+        gaps = gaps_ns(result)
+        if gaps is not None:
+            trace["inter_chunk_ns"] = gaps.tolist()
+    return trace

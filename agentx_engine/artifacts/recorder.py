@@ -1,0 +1,62 @@
+"""Where finished requests go: into the summary, and as lines into the run's folder.
+
+The replay calls it on the scheduler's thread; a call costs tens of microseconds and never blocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentx_engine.artifacts.folder import CANCELLED, CONTEXT_OVERFLOW, PROFILE_EXPORT
+from agentx_engine.artifacts.lines import encode_line
+from agentx_engine.artifacts.redact import Scrubber
+from agentx_engine.artifacts.wall import WallPairing
+from agentx_engine.artifacts.writer import LineWriter, WriterReport
+from agentx_engine.errors import UserError
+from agentx_engine.metrics.record import RequestIdentity, RequestRecord
+from agentx_engine.metrics.request import compute
+from agentx_engine.metrics.summary import Summary
+from agentx_engine.transport.base import Outcome
+
+_FILES = {Outcome.CANCELLED: CANCELLED, Outcome.CONTEXT_OVERFLOW: CONTEXT_OVERFLOW}
+
+
+class Recorder:
+    """Cancelled requests and context overflows have files of their own: readers of profile_export.jsonl
+    count every line that is there."""
+
+    def __init__(self, folder: Path, summary: Summary, wall: WallPairing, scrub: Scrubber) -> None:
+        self._summary = summary
+        self._wall = wall
+        self._scrub = scrub
+        try:
+            self._writer = LineWriter(folder, create=(PROFILE_EXPORT,))
+        except OSError as error:
+            raise UserError(f"--out: {error.filename} cannot be written: {error.strerror}.") from None
+
+    @property
+    def writer_report(self) -> WriterReport:
+        return self._writer.report
+
+    def started(self, identity: RequestIdentity) -> None:
+        if identity.phase == "profiling":
+            self._summary.requests_started += 1
+
+    def finished(self, record: RequestRecord) -> None:
+        result = record.result
+        if result.error is not None or result.error_type is not None:
+            # Scrubbed here, once, so that neither the summary nor a line can show a secret.
+            result.error = None if result.error is None else self._scrub.text(result.error)
+            result.error_type = None if result.error_type is None else self._scrub.text(result.error_type)
+        metrics = compute(record)
+        self._summary.add(record, metrics)
+        self._writer.put(_FILES.get(result.outcome, PROFILE_EXPORT), encode_line(record, metrics, self._wall))
+
+    def tree_started(self, *_: object) -> None:
+        self._summary.trees_started += 1
+
+    def tree_finished(self, *_: object) -> None:
+        self._summary.trees_finished += 1
+
+    def close(self, timeout_s: float = 30.0) -> WriterReport:
+        return self._writer.close(timeout_s)
