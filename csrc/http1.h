@@ -51,10 +51,12 @@ typedef struct ax_http1 {
     uint8_t state;
     uint8_t flags;
     uint8_t name_len;
-    uint32_t head_bytes;
-    int64_t left;
-    char name[32];
+    uint8_t header;
     uint16_t value_len;
+    uint32_t head_bytes; /* of this head, then of the trailers too */
+    uint32_t line_bytes; /* of this chunk size line */
+    int64_t left;        /* bytes of this body or chunk that are still to come */
+    char name[32];
     char value[256];
 } ax_http1;
 

@@ -38,7 +38,7 @@ typedef struct ax_sse {
     size_t max_event;
 
     /* Private. */
-    char *buf;
+    char *buf; /* data of an event that arrives in pieces or has several data lines */
     size_t len, cap;
     uint8_t state;
     uint8_t flags;

@@ -1,0 +1,124 @@
+"""Scanner of one stream event: csrc/chunk for Python."""
+
+import enum
+from collections import namedtuple
+
+from libc.string cimport memchr
+
+
+cdef extern from "string.h" nogil:
+    void *memmem(const void *haystack, size_t n, const void *needle, size_t m)
+
+
+cdef extern from "scan.h" nogil:
+    const char *ax_scan_string(const char *begin, const char *c, const char *end)
+    const char *ax_scan_string_words(const char *c, const char *end)
+    const char *ax_scan_eol(const char *begin, const char *c, const char *end)
+    const char *ax_scan_eol_words(const char *c, const char *end)
+
+
+class Flag(enum.IntFlag):
+    TEXT = AX_CHUNK_TEXT
+    REASONING = AX_CHUNK_REASONING
+    TOOL = AX_CHUNK_TOOL
+    FINISH = AX_CHUNK_FINISH
+    USAGE = AX_CHUNK_USAGE
+    ERROR = AX_CHUNK_ERROR
+    DONE = AX_CHUNK_DONE
+    MALFORMED = AX_CHUNK_MALFORMED
+
+
+class Finish(enum.IntEnum):
+    NONE = AX_FINISH_NONE
+    STOP = AX_FINISH_STOP
+    LENGTH = AX_FINISH_LENGTH
+    TOOL_CALLS = AX_FINISH_TOOL_CALLS
+    CONTENT_FILTER = AX_FINISH_CONTENT_FILTER
+    OTHER = AX_FINISH_OTHER
+
+
+MAX_DEPTH = AX_CHUNK_MAX_DEPTH
+
+Chunk = namedtuple(
+    "Chunk",
+    "flags finish prompt completion cached reasoning error_message error_type error_code sent_ns seq",
+)
+
+
+cdef ax_span span_of(bytes data):
+    cdef ax_span span
+    span.ptr = data
+    span.len = len(data)
+    return span
+
+
+cdef object count_of(int64_t value):
+    return None if value < 0 else value
+
+
+def scan_chunk(bytes data not None, bytes event_name not None=b""):
+    cdef ax_chunk out
+    ax_chunk_scan(AX_DIALECT_CHAT, span_of(event_name), span_of(data), &out)
+    return Chunk(
+        Flag(out.flags),
+        Finish(out.finish),
+        count_of(out.usage.prompt),
+        count_of(out.usage.completion),
+        count_of(out.usage.cached),
+        count_of(out.usage.reasoning),
+        out.error_message.ptr[:out.error_message.len],
+        out.error_type.ptr[:out.error_type.len],
+        count_of(out.error_code),
+        count_of(out.sent_ns),
+        count_of(out.seq),
+    )
+
+
+def scan_positions(bytes data not None, Py_ssize_t start):
+    cdef ax_span s = span_of(data)
+    cdef const char *end = s.ptr + s.len
+    cdef const char *c = s.ptr + start
+    if not 0 <= start <= <Py_ssize_t>s.len:
+        raise IndexError(start)
+    return (
+        ax_scan_string(s.ptr, c, end) - s.ptr,
+        ax_scan_string_words(c, end) - s.ptr,
+        ax_scan_eol(s.ptr, c, end) - s.ptr,
+        ax_scan_eol_words(c, end) - s.ptr,
+    )
+
+
+def bench(bytes data not None, Py_ssize_t n):
+    cdef ax_chunk out
+    cdef ax_span name
+    cdef ax_span span
+    cdef Py_ssize_t i
+    cdef uint32_t flags = 0
+    name.ptr = b""
+    name.len = 0
+    span.ptr = data
+    span.len = len(data)
+    with nogil:
+        for i in range(n):
+            flags |= ax_chunk_scan(AX_DIALECT_CHAT, name, span, &out)
+    return flags
+
+
+def bench_memscan(bytes data not None, Py_ssize_t n):
+    cdef const char *begin = data
+    cdef const char *end = begin + len(data)
+    cdef const char *c
+    cdef size_t found = 0
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(n):
+            c = begin
+            while True:
+                c = <const char *>memmem(c, end - c, b"data: ", 6)
+                if c == NULL:
+                    break
+                c = <const char *>memchr(c, 10, end - c)
+                if c == NULL:
+                    break
+                found += 1
+    return found
