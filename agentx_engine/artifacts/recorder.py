@@ -16,6 +16,7 @@ from agentx_engine.errors import UserError
 from agentx_engine.metrics.record import RequestIdentity, RequestRecord
 from agentx_engine.metrics.request import compute
 from agentx_engine.metrics.summary import Summary
+from agentx_engine.replay.protocols import TreeEnd, TreeIdentity
 from agentx_engine.transport.base import Outcome
 
 _FILES = {Outcome.CANCELLED: CANCELLED, Outcome.CONTEXT_OVERFLOW: CONTEXT_OVERFLOW}
@@ -52,11 +53,15 @@ class Recorder:
         self._summary.add(record, metrics)
         self._writer.put(_FILES.get(result.outcome, PROFILE_EXPORT), encode_line(record, metrics, self._wall))
 
-    def tree_started(self, *_: object) -> None:
+    def withdrawn(self, identity: RequestIdentity) -> None:
+        if identity.phase == "profiling":
+            self._summary.requests_started -= 1
+
+    def tree_started(self, tree: TreeIdentity) -> None:
         self._summary.trees_started += 1
 
-    def tree_finished(self, *_: object) -> None:
-        self._summary.trees_finished += 1
+    def tree_finished(self, tree: TreeIdentity, reason: TreeEnd, end_ns: int) -> None:
+        self._summary.trees_finished += reason == "drained"
 
     def close(self, timeout_s: float = 30.0) -> WriterReport:
         return self._writer.close(timeout_s)
