@@ -68,7 +68,11 @@ class Turn(msgspec.Struct, gc=False):
 
 
 class Conversation(msgspec.Struct):
-    """A sequence of turns that share one growing prompt: the root, a subagent, or a hidden agent."""
+    """A sequence of turns that share one growing prompt: the root, a subagent, or a hidden agent.
+
+    "flat" is a hidden agent of the root's request list; one inside a recorded subagent is a "subagent" too,
+    told apart by its `agent_class`. No turns = an empty recording: it has ended as soon as it starts.
+    """
 
     id: str  # trace id, or trace id + "::sa:" + agent id, ...
     kind: Literal["root", "subagent", "flat"]
@@ -101,6 +105,15 @@ class Branch(msgspec.Struct):
         return self.join_turn is None
 
 
+class DroppedSubagent(NamedTuple):
+    """A recorded subagent that is not replayed: its entry in the trace's request list, and why."""
+
+    entry: int
+    agent_id: str
+    requests: int
+    reason: str
+
+
 class ConversationTree(msgspec.Struct):
     """`conversations[0]` is the root; all others are its direct children."""
 
@@ -110,7 +123,8 @@ class ConversationTree(msgspec.Struct):
     system_tokens: int
     conversations: tuple[Conversation, ...]
     branches: tuple[Branch, ...]
-    corrections: tuple[str, ...] = ()  # repairs of the recording: "subagent_clock", ...
+    corrections: tuple[str, ...] = ()  # repairs: "subagent_clock", "integer_clock_split"
+    dropped: tuple[DroppedSubagent, ...] = ()
 
     @property
     def root(self) -> Conversation:
