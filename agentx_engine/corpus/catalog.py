@@ -77,6 +77,10 @@ class Corpus:
         """Size of the selected traces, unpacked."""
         return sum(self._places[n].length for n in self._numbers)
 
+    def bytes_of(self, index: int) -> int:
+        """Size of one trace, unpacked."""
+        return self._places[self._numbers[index]].length
+
     @property
     def digest(self) -> str:
         """Identity of the whole corpus, selected or not: see `corpus.digest`. Slow at first use."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
 
 from agentx_engine.errors import CorpusError
+
+if TYPE_CHECKING:
+    from agentx_engine.core.ids import IdsError
+    from agentx_engine.corpus.model import Trace
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _OFFSET = re.compile(r"\(byte (\d+)\)")
@@ -84,6 +89,17 @@ def wrong_field(where: str, trace_id: str | None, path: str, what: str, data: by
     else:
         remedy = "Correct the file, or leave this trace out."
     return CorpusError(f"{': '.join(place)}: {fault}. {remedy}")
+
+
+def bad_ids(trace: Trace, entry: int, inner: int | None, text: Raw, error: IdsError) -> CorpusError:
+    """The error for a `hash_ids` list that `core.ids.parse_ids` refuses. `entry`, `inner`: which request."""
+    place = f"request {entry}" if inner is None else f"request {entry}, inner request {inner}"
+    piece = bytes(text)[error.offset :]
+    return CorpusError(
+        f"{trace.source}: trace {trace.id!r}, {place}: field `hash_ids`: {error.reason} at byte "
+        f"{error.offset} of the list, near {shown(piece)}. `hash_ids` is {_MEANING['hash_ids']}: correct the "
+        "file, or leave this trace out."
+    )
 
 
 def _field_words(steps: list[str | int]) -> str:
