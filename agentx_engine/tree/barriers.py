@@ -1,9 +1,10 @@
 """Which turns of other streams had returned before a request was sent: recorded-completion barriers.
 
-Inside one scope (the root with its hidden agents; a recorded subagent with its own) streams ran side by side,
-and what one of them wrote another may have read. So a request waits for everything that had returned
-before it in the recording. Of each other stream only the latest completion counts (earlier ones are implied by
-the order of the stream), and of those only the frontier: one that ended before another began is implied by it.
+Inside one scope (the root with its hidden agents; a recorded subagent with its own) streams ran side by
+side, and what one of them wrote another may have read. So a request waits for everything that had returned
+before it in the recording. Of each other stream only the latest completion counts (earlier ones are
+implied by the order of the stream), and of those only the frontier: one that ended before another began is
+implied by it.
 
 One sweep in time. Completions enter a list sorted by end as the sweep passes them, one entry per
 stream. With M = the latest start among the other streams' entries, an entry survives exactly if it ended
@@ -43,7 +44,7 @@ class _Entry(NamedTuple):
 
 
 def predecessors(streams: Sequence[Stream]) -> dict[TurnRef, tuple[TurnRef, ...]]:
-    """Turn -> turns of other streams of this scope that must have returned, sorted by (conversation id, turn).
+    """Turn -> turns of the scope's other streams that must have returned, by (conversation id, turn).
 
     Turns without predecessors are absent.
     """

@@ -1,8 +1,8 @@
 """Where children start and who waits for them.
 
 A child belongs to the root turn that stands before it in the file; the first later root turn that was sent
-after the child had ended waits for it. Children with the same (spawn, join) form one branch, recorded subagents
-and hidden agents apart.
+after the child had ended waits for it. Children with the same (spawn, join) form one branch, recorded
+subagents and hidden agents apart.
 
 A branch that began while its spawning request was still running starts when that request is sent ("issue"),
 any other after it has returned ("return"). `Branch.pause_ns` then is the recorded pause between the
@@ -54,7 +54,7 @@ class RootTurns:
         return self._latest_turn[before - 1] if before else None
 
     def join(self, place: int, end_ns: int, spawn_turn: int) -> int | None:
-        """The first turn after `place` in the file that was sent when the child had ended; None = nobody waits.
+        """The first turn after `place` in the file that was sent when the child had ended; None = nobody.
 
         A turn that does not come after the spawning one (only in files which are not in order) cannot wait.
         """

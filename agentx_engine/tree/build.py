@@ -19,6 +19,7 @@ from agentx_engine.tree.calls import (
 )
 from agentx_engine.tree.chains import Split, split_agents
 from agentx_engine.tree.model import (
+    Branch,
     Conversation,
     ConversationTree,
     DroppedSubagent,
@@ -60,8 +61,8 @@ def build_tree(trace: Trace, options: TreeOptions = DEFAULT_OPTIONS) -> Conversa
     inside), the hidden agents of the root's list. A subagent with an empty request list is a
     conversation without turns: it has ended as soon as it starts.
 
-    Raises CorpusError: no root request, two subagents with one agent id, ids that are no list of ids, a declared
-    prefix longer than the first prompt.
+    Raises CorpusError: no root request, two subagents with one agent id, ids that are no list of ids, a
+    declared prefix longer than the first prompt.
 
     Source: agentx-v1, sections 1.7, 2, 3.4 to 3.6, 9.4.
     """
@@ -258,9 +259,10 @@ class _Builder:
         system_blocks = declared_blocks(stream.prefix_tokens, block_size)
         if stream.calls and system_blocks > stream.calls[0].ids.size:
             raise CorpusError(
-                f"{where(self.trace, stream.calls[0].source)}: the declared prefix (tool_tokens + system_tokens = "
-                f"{stream.prefix_tokens} tokens, {system_blocks} blocks) is longer than the prompt's "
-                f"{stream.calls[0].ids.size} hash ids. Correct tool_tokens and system_tokens, or set them to 0."
+                f"{where(self.trace, stream.calls[0].source)}: the declared prefix (tool_tokens + "
+                f"system_tokens = {stream.prefix_tokens} tokens, {system_blocks} blocks) is longer than the "
+                f"prompt's {stream.calls[0].ids.size} hash ids. Correct tool_tokens and system_tokens, or "
+                "set them to 0."
             )
         layouts = lay_out(
             [
@@ -313,7 +315,7 @@ class _Builder:
 class _Gates:
     """Branches by the root turns that start them and that wait for them."""
 
-    def __init__(self, turns: int, grouped: Sequence[branches.Branch]) -> None:
+    def __init__(self, turns: int, grouped: Sequence[Branch]) -> None:
         self.spawns: list[tuple[int, ...]] = [()] * turns
         self.joins: list[tuple[int, ...]] = [()] * turns
         for number, branch in enumerate(grouped):

@@ -89,17 +89,19 @@ def split_agents(calls: list[Call], *, tolerance_ns: int = 0) -> Split:
     seams = _Seams(detected, trie, chains, slack_ns)
     seams.run()
 
-    live = [chain for number, chain in enumerate(chains) if seams.owner(number) == number]
+    used_tolerance = chaining.used_tolerance or seams.used_tolerance
+    live = [number for number in range(len(chains)) if seams.owner(number) == number]
     if len(live) < 2:
-        return Split(calls, used_tolerance=chaining.used_tolerance or seams.used_tolerance)
-    workers = sorted(live[1:], key=lambda chain: min(chain.calls))
+        return Split(calls, used_tolerance=used_tolerance)
+    live[1:] = sorted(live[1:], key=lambda number: min(chains[number].calls))
+    streams = [[detected[r] for r in sorted(chains[number].calls)] for number in live]
     return Split(
-        main=[*calls[:head], *(detected[r] for r in sorted(live[0].calls))],
+        main=[*calls[:head], *streams[0]],
         workers=tuple(
-            Worker([detected[r] for r in sorted(c.calls)], c.parent, c.source, c.depth) for c in workers
+            Worker(stream, *seams.fork(number)) for number, stream in zip(live[1:], streams[1:], strict=True)
         ),
         head=head,
-        used_tolerance=chaining.used_tolerance or seams.used_tolerance,
+        used_tolerance=used_tolerance,
     )
 
 
@@ -180,14 +182,18 @@ class _Tails:
         self.lengths: list[int] = []
         self.longest = NOBODY
         self._nodes = nodes
-        self._best_at = memoryview(self.best)
+        self._best_at = self.best.data
+        self._newest = 0
         self._pending: list[tuple[int, int, str, int]] = []
         self._extendable: dict[str, NDArray[np.uint8]] = {}
         self._ending_at: dict[tuple[str, int], list[int]] = {}
 
     def covered(self, path: NDArray[np.int32]) -> int:
         """Length of the deepest common prefix with any tail."""
-        best, at = self._best_at, memoryview(path)
+        best, at = self._best_at, path.data
+        guess = min(self._newest, path.size)  # most prompts go on where the last one ended
+        if guess and best[at[guess - 1]] != NOBODY and (guess == path.size or best[at[guess]] == NOBODY):
+            return guess
         return bisect_left(range(path.size), True, key=lambda i: best[at[i]] == NOBODY)
 
     def wait(self, end_ns: int, number: int, model: str, node: int) -> None:
@@ -223,15 +229,17 @@ class _Tails:
 
     def move(self, number: int, path: NDArray[np.int32], covered: int) -> None:
         """The tail of chain `number` now is `path`, which its old tail is a prefix of."""
-        best, at, strength = self._best_at, memoryview(path), self._strength
+        best, at, strength = self._best_at, path.data, self._strength
         old = self.lengths[number]
-        self.lengths[number] = path.size
+        self.lengths[number] = self._newest = path.size
         mine = strength(number)
         if self.longest == NOBODY or strength(self.longest) < mine:
             self.longest = number
-        # Nodes where it wins begin here; from `own` to `old` they name it already.
-        wins = bisect_left(range(covered), True, key=lambda i: strength(best[at[i]]) <= mine)
-        if wins < old:
+        # It wins from `wins` on; from `own` to `old` the nodes name it already.
+        wins = 0
+        if covered and strength(best[at[0]]) > mine:
+            wins = bisect_left(range(covered), True, lo=1, key=lambda i: strength(best[at[i]]) <= mine)
+        if wins < old and best[at[wins]] != number:
             own = bisect_left(range(old), True, lo=wins, key=lambda i: best[at[i]] == number)
             self.best[path[wins:own]] = number
         self.best[path[max(wins, old) :]] = number
@@ -260,7 +268,11 @@ class _Seams:
         self._start = np.array([calls[r].start_ns for r in heads], np.int64)
         self._model = np.array([models[calls[r].model] for r in heads], np.int64)
         self._models = models
-        self._depth = np.array([chain.depth for chain in chains], np.int64)  # with the present source
+        self._depth = np.array([chain.depth for chain in chains], np.int64)
+        # What a fork shares with the source at which it waits; `_depth` keeps the last that was not 0.
+        self._common = self._depth.copy()
+        self._parent = np.array([chain.parent for chain in chains], np.int64)
+        self._source = np.array([chain.source for chain in chains], np.int64)
         self.used_tolerance = False
 
     def owner(self, number: int) -> int:
@@ -272,35 +284,35 @@ class _Seams:
         return number
 
     def run(self) -> None:
-        waiting: dict[int, list[int]] = {}
+        registered: dict[int, list[int]] = {}
         for number, chain in enumerate(self._chains):
             if chain.source != NOBODY:
-                waiting.setdefault(chain.source, []).append(number)
-        queue = [(self._calls[source].index, source) for source in waiting]
-        queue.sort()
+                registered.setdefault(chain.source, []).append(number)
+        waiting = {source: np.array(forks, np.int64) for source, forks in registered.items()}
+        queue = sorted((self._calls[source].index, source) for source in waiting)
         while queue:
             _, source = heappop(queue)
             owner = self.owner(self._chain_of[source])
-            forks = waiting.get(source)
-            if not forks or self._chains[owner].tail != source:
+            if source not in waiting or self._chains[owner].tail != source:
                 continue
-            elected = self._elect(source, np.array(forks, np.int64))
+            elected = self._elect(source, waiting[source])
             if elected == NOBODY:
                 continue
-            forks.remove(elected)
+            forks = waiting.pop(source)
             self._append(owner, elected)
             tail = self._chains[owner].tail
-            del waiting[source]
-            if forks:
-                self._register(forks, owner, tail)
-                there = waiting.setdefault(tail, [])
-                there += forks
+            if forks.size > 1:
+                waiting[tail] = self._register(forks[forks != elected], owner, tail, waiting.get(tail))
             heappush(queue, (self._calls[tail].index, tail))
+
+    def fork(self, number: int) -> tuple[int, int, int]:
+        """Parent, source and depth of a chain that is still separate."""
+        return int(self._parent[number]), int(self._source[number]), int(self._depth[number])
 
     def _elect(self, source: int, forks: NDArray[np.int64]) -> int:
         """The fork that continues the source, or NOBODY."""
         call = self._calls[source]
-        depth, start = self._depth[forks], self._start[forks]
+        depth, start = self._common[forks], self._start[forks]
         eligible = (depth > 0) & (start + self._slack_ns >= call.end_ns)
         eligible &= self._model[forks] == self._models[call.model]
         shallow = depth < SEAM_MIN_OVERLAP * call.ids.size
@@ -320,12 +332,15 @@ class _Seams:
         what.calls = []
         self._owners[elected] = owner
 
-    def _register(self, forks: list[int], owner: int, tail: int) -> None:
-        """The forks that were not elected now wait at the new tail."""
-        numbers = np.array(forks, np.int64)
-        common = self._trie.common_with(tail, self._head[numbers])
-        self._depth[numbers] = common
-        for number, depth in zip(forks, common.tolist(), strict=True):
-            if depth:
-                chain = self._chains[number]
-                chain.parent, chain.source, chain.depth = owner, tail, depth
+    def _register(
+        self, forks: NDArray[np.int64], owner: int, tail: int, already: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """The forks that were not elected now wait at the new tail, with those that do `already`."""
+        common = self._trie.common_with(tail, self._head[forks])
+        self._common[forks] = common
+        related = common > 0
+        moved = forks[related]
+        self._parent[moved] = owner
+        self._source[moved] = tail
+        self._depth[moved] = common[related]
+        return forks if already is None else np.concatenate((forks, already))

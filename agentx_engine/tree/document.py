@@ -96,7 +96,7 @@ def _turn(tree: ConversationTree, turn: Turn, messages: list[Message]) -> dict[s
     if turn.joins:
         document["joins"] = [tree.branches[b].id for b in turn.joins]
     document["seg"] = segments
-    total = sum(tokens for _, tokens in segments)
+    total = sum(m.blocks * block_size + m.tail for m in messages)
     if total != turn.in_tokens:
         document["sum"] = total
     return document

@@ -76,6 +76,6 @@ class _SeenIds:
             return 0
         where = ids if self._known is None else np.searchsorted(self._known, ids)
         flags = self._flags[where]
-        run = ids.size if flags.all() else int(flags.argmin())
         self._flags[where] = True
-        return int(run)
+        run = int(flags.argmin())
+        return int(ids.size) if flags[run] else run
