@@ -16,7 +16,7 @@ import numpy as np
 
 from agentx_engine.artifacts.wall import WallPairing
 from agentx_engine.metrics.record import RequestRecord
-from agentx_engine.metrics.request import RequestMetrics, gaps_ns
+from agentx_engine.metrics.request import RequestMetrics
 from agentx_engine.transport.base import Outcome, Result
 
 _STAMPS = (
@@ -36,11 +36,20 @@ _STAMPS = (
 _encoder = msgspec.json.Encoder()
 
 
-def encode_line(record: RequestRecord, metrics: RequestMetrics, wall: WallPairing) -> bytes:
-    """The line, with its line feed. The server's words are written as they are: scrub them before."""
+def encode_line(
+    record: RequestRecord, metrics: RequestMetrics, wall: WallPairing, failure: str | None = None
+) -> bytes:
+    """The line, with its line feed. The server's words are written as they are: scrub them before.
+
+    `failure` names a failure in what the transport saw as a success (a short answer).
+    """
     result = record.result
     line: dict[str, Any] = {"metadata": _metadata(record, wall)}
-    if result.outcome.ok:
+    if failure is not None:
+        line["metrics"] = {}
+        asked = f"{record.identity.max_tokens} tokens asked for, {metrics.osl} returned"
+        line["error"] = {"type": failure, "message": asked, "details": {"outcome": failure}}
+    elif result.outcome.ok:
         line["metrics"] = _metrics(record, metrics)
     else:
         line["metrics"] = {}
@@ -133,9 +142,6 @@ def _metrics(record: RequestRecord, m: RequestMetrics) -> dict[str, Any]:
     if m.osl is not None:
         wanted = record.identity.max_tokens
         put("osl_mismatch_diff_pct", 100 * (m.osl - wanted) / wanted, "%")
-    gaps = gaps_ns(record.result)
-    if gaps is not None:
-        out["inter_chunk_latency"] = {"value": (gaps / 1e6).tolist(), "unit": "ms"}
     return out
 
 
@@ -213,15 +219,13 @@ def _trace(record: RequestRecord, m: RequestMetrics, wall: WallPairing) -> dict[
         trace["framing_missing"] = True
     if m.osl_mismatch:
         trace["osl_mismatch"] = True
+    if m.gaps_ns is not None:
+        # Whole nanoseconds: exact, and a fifth of the cost of as many floats.
+        trace["inter_chunk_ns"] = m.gaps_ns.tolist()
     slack = result.token_slack_ns
-    if slack is not None:
+    if slack is not None and slack.any():
         flagged = np.flatnonzero(slack)
-        if len(flagged):
-            trace["coalesced"] = {"event": flagged.tolist(), "slack_ns": slack[flagged].tolist()}
-    if not result.outcome.ok:
-        if result.usage is not None:
-            trace["usage"] = {k: v for k, v in msgspec.to_builtins(result.usage).items() if v is not None}
-        gaps = gaps_ns(result)
-        if gaps is not None:
-            trace["inter_chunk_ns"] = gaps.tolist()
+        trace["coalesced"] = {"event": flagged.tolist(), "slack_ns": slack[flagged].tolist()}
+    if not result.outcome.ok and result.usage is not None:
+        trace["usage"] = {k: v for k, v in msgspec.to_builtins(result.usage).items() if v is not None}
     return trace

@@ -15,7 +15,7 @@ from agentx_engine.artifacts.writer import LineWriter, WriterReport
 from agentx_engine.errors import UserError
 from agentx_engine.metrics.record import RequestIdentity, RequestRecord
 from agentx_engine.metrics.request import compute
-from agentx_engine.metrics.summary import Summary
+from agentx_engine.metrics.summary import SHORT_ANSWER, Summary
 from agentx_engine.replay.protocols import TreeEnd, TreeIdentity
 from agentx_engine.transport.base import Outcome
 
@@ -26,7 +26,17 @@ class Recorder:
     """Cancelled requests and context overflows have files of their own: readers of profile_export.jsonl
     count every line that is there."""
 
-    def __init__(self, folder: Path, summary: Summary, wall: WallPairing, scrub: Scrubber) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        summary: Summary,
+        wall: WallPairing,
+        scrub: Scrubber,
+        *,
+        fail_on_short: bool = False,
+    ) -> None:
+        """`fail_on_short` counts an answer that is too short as a failure. UserError for an unwritable folder."""
+        self._fail_on_short = fail_on_short
         self._summary = summary
         self._wall = wall
         self._scrub = scrub
@@ -50,14 +60,16 @@ class Recorder:
             result.error = None if result.error is None else self._scrub.text(result.error)
             result.error_type = None if result.error_type is None else self._scrub.text(result.error_type)
         metrics = compute(record)
-        self._summary.add(record, metrics)
-        self._writer.put(_FILES.get(result.outcome, PROFILE_EXPORT), encode_line(record, metrics, self._wall))
+        failure = SHORT_ANSWER if self._fail_on_short and result.outcome.ok and metrics.short_answer else None
+        self._summary.add(record, metrics, failure)
+        line = encode_line(record, metrics, self._wall, failure)
+        self._writer.put(_FILES.get(result.outcome, PROFILE_EXPORT), line)
 
     def withdrawn(self, identity: RequestIdentity) -> None:
         if identity.phase == "profiling":
             self._summary.requests_started -= 1
 
-    def tree_started(self, tree: TreeIdentity) -> None:
+    def tree_started(self, tree: TreeIdentity, start_ns: int) -> None:
         self._summary.trees_started += 1
 
     def tree_finished(self, tree: TreeIdentity, reason: TreeEnd, end_ns: int) -> None:

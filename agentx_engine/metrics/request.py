@@ -53,8 +53,10 @@ class RequestMetrics(msgspec.Struct, gc=False):
     client_isl: int = 0  # tokens of the text that was sent, without the server's template
     client_osl: int = 0  # content events that were received
     osl_mismatch: bool = False  # osl is far from the output limit that was asked for
+    short_answer: bool = False  # the mismatch is on the short side
     isl_disagrees: bool = False
     osl_disagrees: bool = False  # fewer tokens stated than content events received
+    gaps_ns: NDArray[np.int64] | None = None  # between content events, shape (content_events - 1,)
 
 
 def _between(start: int | None, end: int | None) -> int | None:
@@ -71,19 +73,16 @@ def response_end_ns(result: Result) -> int | None:
     return stamps.last_event if result.drained and stamps.last_event is not None else stamps.end
 
 
-def gaps_ns(result: Result) -> NDArray[np.int64] | None:
-    """Times between consecutive content events, shape (content_events - 1,), or None below two events."""
-    tokens = result.token_ns
-    return None if tokens is None or len(tokens) < 2 else np.diff(tokens)
-
-
 def exact_gaps(result: Result) -> NDArray[np.bool_] | None:
-    """For each gap, whether the stamps of both its events are exact (no other event shared the read)."""
-    tokens, slack = result.token_ns, result.token_slack_ns
-    if tokens is None or len(tokens) < 2:
+    """For each gap, whether the stamps of both its events are exact; None if those of all gaps are.
+
+    A stamp is not exact if its event shared a read with a later one, or if no slack was measured.
+    """
+    slack, count = result.token_slack_ns, result.content_events
+    if slack is None or len(slack) != count:
+        return np.zeros(max(count - 1, 0), dtype=np.bool_)
+    if not slack.any():
         return None
-    if slack is None or len(slack) != len(tokens):
-        return np.zeros(len(tokens) - 1, dtype=np.bool_)
     exact = slack == 0
     both: NDArray[np.bool_] = exact[1:] & exact[:-1]
     return both
@@ -123,7 +122,8 @@ def compute(record: RequestRecord) -> RequestMetrics:
     tokens = result.token_ns
     if tokens is not None and len(tokens) >= 2:
         # Two events of one read carry one stamp: their distance is unknown, not zero.
-        second = int(tokens[1]) - int(tokens[0])
+        gaps = metrics.gaps_ns = np.diff(tokens)
+        second = int(gaps[0])
         metrics.second_token_ns = second if second > 0 else None
     usage = result.usage
     if usage is None:
@@ -137,6 +137,7 @@ def compute(record: RequestRecord) -> RequestMetrics:
     osl = usage.completion
     if osl is not None:
         metrics.osl_mismatch = far_from(osl, identity.max_tokens)
+        metrics.short_answer = metrics.osl_mismatch and osl < identity.max_tokens
         metrics.osl_disagrees = osl < result.content_events
         if osl >= 2:
             if metrics.decode_ns is not None:
@@ -191,12 +192,10 @@ def defects(record: RequestRecord, metrics: RequestMetrics) -> list[str]:
     if tokens is not None and len(tokens):
         if len(tokens) != result.content_events:
             broken.append("token_stamps_missing")
-        gaps = np.diff(tokens)
-        if len(gaps) and int(gaps.min()) < 0:
+        if metrics.gaps_ns is not None and metrics.gaps_ns.min() < 0:
             broken.append("negative_gap")
-        if tokens[0] != stamps.first_content or int(gaps.sum()) != (stamps.last_content or 0) - (
-            stamps.first_content or 0
-        ):
+        # The gaps add up to last - first if and only if the first and last stamps are these two.
+        if tokens[0] != stamps.first_content or tokens[-1] != stamps.last_content:
             broken.append("gaps_do_not_add_up")
     if result.outcome.ok and stamps.first_content is None:
         broken.append("success_without_content")

@@ -16,11 +16,12 @@ import numpy as np
 
 from agentx_engine.core.hdr import Histogram
 from agentx_engine.metrics.record import RequestRecord
-from agentx_engine.metrics.request import RequestMetrics, defects, exact_gaps, gaps_ns, response_end_ns
+from agentx_engine.metrics.request import RequestMetrics, defects, exact_gaps, response_end_ns
 from agentx_engine.metrics.stats import Samples, histogram_statistics, statistics
 from agentx_engine.transport.base import Outcome
 
 SLACK_BOUND_NS = 1_000_000
+SHORT_ANSWER = "short_answer"  # a success that the user wants counted as a failure
 MAX_ERROR_KINDS = 100
 MAX_ERROR_TEXT = 300
 
@@ -87,8 +88,8 @@ class Summary:
         self._lag = {True: Samples(1e6), False: Samples(1e6)}  # by identity.reactive
         self._send = Samples(1e6)
         self._connect = Samples(1e6)
-        self._gaps = Histogram()
         self._exact_gaps = Histogram()
+        self._other_gaps = Histogram()
         self._ttft = Histogram()  # for the live view; the reported percentiles are exact
         self._slack = Histogram()
         self._first_sent: int | None = None
@@ -105,20 +106,22 @@ class Summary:
         self._user_stamped = self._reconnects = self._reused = self._drained = self._late_connects = 0
         self._reads = self._bytes_in = self._bytes_out = 0
 
-    def add(self, record: RequestRecord, metrics: RequestMetrics) -> None:
+    def add(self, record: RequestRecord, metrics: RequestMetrics, failure: str | None = None) -> None:
+        """Takes one record. `failure` names a failure in what the transport saw as a success."""
         identity, result = record.identity, record.result
         for name in defects(record, metrics):
             self.defects[name] = self.defects.get(name, 0) + 1
         if identity.phase != "profiling":
             self.other_phases[identity.phase] = self.other_phases.get(identity.phase, 0) + 1
             return
-        outcome = result.outcome.value
+        outcome = failure or result.outcome.value
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         self._add_own(record, metrics)
-        if result.outcome.ok:
+        self._short += metrics.short_answer
+        if outcome == Outcome.SUCCESS:
             self._add_success(record, metrics)
-        elif result.outcome is not Outcome.CANCELLED:
-            self._add_error(record)
+        elif outcome != Outcome.CANCELLED:
+            self._add_error(record, outcome)
 
     def _add_own(self, record: RequestRecord, metrics: RequestMetrics) -> None:
         """What says something about the client, whatever became of the request."""
@@ -139,13 +142,12 @@ class Summary:
         self._bytes_out += result.bytes_out
         self._content_events += result.content_events
         slack = result.token_slack_ns
-        if slack is not None and len(slack):
+        if slack is not None and slack.any():
             wide = slack[slack > 0]
-            if len(wide):
-                self._coalesced += len(wide)
-                self._slack_over += int((wide > SLACK_BOUND_NS).sum())
-                self._ttft_slack_over += int(slack[0]) > SLACK_BOUND_NS
-                self._slack.record_many(wide.astype(np.int64))
+            self._coalesced += len(wide)
+            self._slack_over += int((wide > SLACK_BOUND_NS).sum())
+            self._ttft_slack_over += int(slack[0]) > SLACK_BOUND_NS
+            self._slack.record_many(wide.astype(np.int64))
 
     def _add_success(self, record: RequestRecord, metrics: RequestMetrics) -> None:
         identity, result = record.identity, record.result
@@ -156,10 +158,14 @@ class Summary:
             self._tokens[name].add(getattr(metrics, field))
         if metrics.ttft_ns is not None:
             self._ttft.record(metrics.ttft_ns)
-        gaps, exact = gaps_ns(result), exact_gaps(result)
-        if gaps is not None and exact is not None:
-            self._gaps.record_many(gaps)
-            self._exact_gaps.record_many(gaps if exact.all() else gaps[exact])
+        gaps = metrics.gaps_ns
+        if gaps is not None:
+            exact = exact_gaps(result)
+            if exact is None:
+                self._exact_gaps.record_many(gaps)
+            else:
+                self._exact_gaps.record_many(gaps[exact])
+                self._other_gaps.record_many(gaps[~exact])
         self._first_sent = _pick(min, self._first_sent, stamps.first_sent)
         self._last_content = _pick(max, self._last_content, stamps.last_content)
         self._last_end = _pick(max, self._last_end, response_end_ns(result))
@@ -178,13 +184,12 @@ class Summary:
         self._disagree["input"] += metrics.isl_disagrees
         self._disagree["output"] += metrics.osl_disagrees
         self._mismatch += metrics.osl_mismatch
-        self._short += metrics.osl_mismatch and (metrics.osl or 0) < identity.max_tokens
 
-    def _add_error(self, record: RequestRecord) -> None:
+    def _add_error(self, record: RequestRecord, outcome: str) -> None:
         result = record.result
-        key = (result.outcome.value, result.status, result.error_type)
+        key = (outcome, result.status, result.error_type)
         if key not in self._errors and len(self._errors) >= MAX_ERROR_KINDS:
-            key = (result.outcome.value, None, None)
+            key = (outcome, None, None)
         kind = self._errors.get(key)
         if kind is None:
             message = None if result.error is None else result.error[:MAX_ERROR_TEXT]
@@ -217,7 +222,9 @@ class Summary:
         overflows = self.outcomes.get(Outcome.CONTEXT_OVERFLOW.value, 0)
         completed = self.finished - cancelled
         latency = {name: s.stats() for name, s in self._durations.items()}
-        latency["inter_chunk_gap"] = histogram_statistics(self._gaps)
+        gaps = self._exact_gaps.copy()
+        gaps.add(self._other_gaps)
+        latency["inter_chunk_gap"] = histogram_statistics(gaps)
         latency["inter_chunk_gap_exact"] = histogram_statistics(self._exact_gaps)
         return {
             "counts": {
@@ -256,7 +263,7 @@ class Summary:
                 for kind in sorted(self._errors.values(), key=lambda k: (-k.count, k.outcome))
             ],
             "histograms_hdr_v2_ns": {
-                "inter_chunk_gap": self._gaps.encode().decode("ascii") if self._gaps.count else None
+                "inter_chunk_gap": gaps.encode().decode("ascii") if gaps.count else None
             },
         }
 

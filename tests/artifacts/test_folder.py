@@ -86,9 +86,11 @@ def test_recorder_sorts_by_outcome_and_scrubs(tmp_path: Path) -> None:
         failure(Outcome.CONTEXT_OVERFLOW, 3, status=400),
         success(4, phase="warmup"),
     ]
-    tree = TreeIdentity(0, "trace_0001", 3, 0, 0, "correlation-root", 0)
-    recorder.tree_started(tree)
-    recorder.tree_started(tree)
+    tree = TreeIdentity(
+        index=0, trace_id="trace_0001", lane=3, play=0, endpoint=0, root_correlation_id="correlation-root"
+    )
+    recorder.tree_started(tree, 0)
+    recorder.tree_started(tree, 0)
     recorder.started(identity(9))
     recorder.withdrawn(identity(9))
     for record in records:
@@ -110,3 +112,19 @@ def test_recorder_sorts_by_outcome_and_scrubs(tmp_path: Path) -> None:
     folder.write_json("summary.json", summary.result())
     for path in folder.path.rglob("*"):
         assert path.is_dir() or CANARY not in path.read_text(), path
+
+
+def test_short_answers_as_failures(tmp_path: Path) -> None:
+    """inference-perf#655: asked for 512 tokens, got 5, counted as a success."""
+    folder, summary = RunFolder(tmp_path / "run"), Summary()
+    recorder = Recorder(folder.path, summary, pair_now(), Scrubber([]), fail_on_short=True)
+    recorder.finished(success(0, max_tokens=512))
+    recorder.finished(success(1))
+    recorder.close()
+    assert summary.outcomes == {"short_answer": 1, "success": 1}
+    result = summary.result()
+    assert result["latency_ms"]["time_to_first_token"]["count"] == 1
+    assert result["errors"][0]["outcome"] == "short_answer"
+    line = json.loads((folder.path / ARTIFACTS / "profile_export.jsonl").read_text().splitlines()[0])
+    assert line["error"]["message"] == "512 tokens asked for, 5 returned"
+    assert line["metrics"] == {}

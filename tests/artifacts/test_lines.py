@@ -49,7 +49,6 @@ METRICS = {
     "time_to_second_token": ("ms", 10.0),
     "time_to_first_output_token": ("ms", 200.0),
     "usage_prompt_cache_read_tokens": ("tokens", 640),
-    "inter_chunk_latency": ("ms", [10.0, 10.0, 20.0, 10.0]),
     "output_token_throughput_per_user": ("tokens/sec/user", 80.0),
     "osl_mismatch_diff_pct": ("%", 0.0),
 }
@@ -91,6 +90,7 @@ def test_success() -> None:
         assert absent not in metadata
     for tag, (unit, value) in METRICS.items():
         assert parsed["metrics"][tag] == {"value": pytest.approx(value), "unit": unit}, tag
+    assert parsed["trace_data"]["inter_chunk_ns"] == [10 * MS, 10 * MS, 20 * MS, 10 * MS]
     for shape in parsed["metrics"].values():
         assert set(shape) == {"value", "unit"}
 
@@ -132,7 +132,6 @@ def test_one_token_has_no_itl() -> None:
     metrics = line(success(gaps=(), usage=Usage(prompt=10, completion=1), max_tokens=1))["metrics"]
     for absent in (
         "inter_token_latency",
-        "inter_chunk_latency",
         "time_to_second_token",
         "output_token_throughput_per_user",
     ):

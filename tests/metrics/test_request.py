@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.records import MS, START, failure, success
 
-from agentx_engine.metrics.request import compute, defects, exact_gaps, far_from, gaps_ns
+from agentx_engine.metrics.request import compute, defects, exact_gaps, far_from
 from agentx_engine.transport.base import Outcome, Result, Stamps, Usage
 
 
@@ -73,9 +73,8 @@ def test_several_tokens_per_event() -> None:
     record = success(gaps=(40 * MS,) * 9, usage=Usage(prompt=1000, completion=40), max_tokens=40)
     m = compute(record)
     assert m.itl_ns == pytest.approx(360 * MS / 39)
-    gaps = gaps_ns(record.result)
-    assert gaps is not None
-    assert set(gaps.tolist()) == {40 * MS}
+    assert m.gaps_ns is not None
+    assert set(m.gaps_ns.tolist()) == {40 * MS}
     assert not m.osl_disagrees
 
 
@@ -87,6 +86,7 @@ def test_events_of_one_read_have_no_second_token_time() -> None:
     exact = exact_gaps(record.result)
     assert exact is not None
     assert exact.tolist() == [False, True, True, True]
+    assert exact_gaps(success().result) is None
     assert defects(record, m) == []
 
 
@@ -158,8 +158,8 @@ def test_success_without_content_is_a_defect() -> None:
 
 def test_single_event() -> None:
     record = success(gaps=())
-    assert gaps_ns(record.result) is None
     m = compute(record)
+    assert m.gaps_ns is None
     assert (m.ttft_ns, m.latency_ns, m.decode_ns, m.second_token_ns) == (200 * MS, 200 * MS, 0, None)
     assert defects(record, m) == []
     assert isinstance(record.result.token_ns, np.ndarray)
