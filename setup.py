@@ -23,9 +23,9 @@ MODULES = {
     "sse": ["sse"],
     "chunk": ["chunk"],
     "words": ["words"],
-    "exchange": ["exchange", "http1", "sse", "chunk", "rope"],
-    "reactor": ["reactor", "exchange", "http1", "sse", "chunk", "rope", "hdr"],
-    "truth": ["truth/metronome", "truth/floor"],
+    "exchange": ["exchange", "timers", "http1", "sse", "chunk", "rope", "hdr"],
+    "reactor": ["reactor", "conn", "timers", "exchange", "http1", "sse", "chunk", "rope", "hdr"],
+    "truth": ["truth/metronome", "truth/answer", "truth/request", "truth/floor", "hdr"],
 }
 
 debug = os.environ.get("AGENTX_DEBUG") == "1"

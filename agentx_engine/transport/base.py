@@ -57,7 +57,8 @@ class Request(msgspec.Struct, gc=False):
     each, joined); Host, Content-Type, Accept, Content-Length and the headers of the run (user agent,
     authorization, ``--header``) are the transport's own. `session` decides connection affinity and
     the reactor thread; `endpoint` is an index into the transport's list of base URLs. `max_tokens` is
-    the output limit in the body, which decides what counts as a success.
+    the output limit in the body, which decides what counts as a success. `reactive` says that `due_ns`
+    could not be known in advance (delay 0, joins, barriers): its dispatch lag is kept apart.
     """
 
     body: Rope
@@ -66,6 +67,7 @@ class Request(msgspec.Struct, gc=False):
     headers: bytes = b""
     endpoint: int = 0
     session: int = 0
+    reactive: bool = False
 
 
 class Stamps(msgspec.Struct, gc=False):
