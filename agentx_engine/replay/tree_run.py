@@ -1,0 +1,268 @@
+"""One live tree: who runs, who waits for whom, when it has drained.
+
+Conversations of a tree order each other in two ways.
+
+**Gates.** A turn that joins branches is sent when every child of these branches has *ended*: its last
+turn returned, with whatever outcome, or it overflowed or was stopped.
+
+**Barriers.** A turn with recorded predecessors is held until each of them has *returned*, with whatever
+outcome. A predecessor that can never return (its conversation ended before it, or will never be
+started) counts as returned, or whoever waits for it would hold a lane for ever.
+
+Both are a `Hold`: so many causes outstanding, and the plan time of the latest one that has happened.
+When the last cause happens the hold opens and its waiter learns that time; the turn is then due at the
+later of it and of its own recorded time. Causes are marked in the step in which a result is handled, so
+what opens together is woken together, in the order of conversation ids.
+
+Recordings can contradict themselves (a predecessor which, by file order, is spawned by the very turn
+it precedes). When every live conversation of a tree is held, nothing can ever happen in it again; the
+barrier of the turn recorded first is then broken and counted. So a tree always drains.
+
+This module keeps state and opens futures; it sends nothing and knows no time but plan times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from agentx_engine.replay.options import Counters
+from agentx_engine.replay.protocols import TreeIdentity
+from agentx_engine.replay.timers import TimerGroup
+from agentx_engine.tree.model import ConversationTree, Turn
+
+NEVER: Final = -1  # plan time of something that has not happened: earlier than any other
+
+
+class Hold:
+    """A turn which waits for `remaining` causes; `future` gets the plan time of the latest, None = stop."""
+
+    __slots__ = ("barrier", "conversation", "future", "latest_ns", "order", "remaining")
+
+    def __init__(self, conversation: int, turn: Turn, conversation_id: str, barrier: bool) -> None:
+        self.conversation = conversation
+        self.order = (conversation_id, turn.index)
+        self.barrier = barrier
+        self.future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self.remaining = 0
+        self.latest_ns = NEVER
+
+
+class LiveTree:
+    """State which the conversations of one live tree share."""
+
+    def __init__(
+        self,
+        *,
+        plan: ConversationTree,
+        identity: TreeIdentity,
+        marker: str | None,
+        timers: TimerGroup,
+        counters: Counters,
+    ) -> None:
+        self.plan = plan
+        self.identity = identity
+        self.marker = marker
+        self.timers = timers
+        self.halted = False
+        self.armed = 0  # requests of the tree that the transport has
+        self.end_ns = NEVER  # latest plan end of its requests
+        self.drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._counters = counters
+        count = len(plan.conversations)
+        self._live = 0
+        self._running = 0  # live conversations which are not held
+        self._returned: list[list[int]] = [[] for _ in range(count)]  # plan end of each turn
+        spawnable = {c for branch in plan.branches for c, _ in branch.children}
+        self._over = [c != 0 and c not in spawnable for c in range(count)]
+        self._begun = [False] * count
+        self._branch_of: dict[int, int] = {}
+        self._open_children = [0] * len(plan.branches)
+        self._branch_end_ns = [NEVER] * len(plan.branches)
+        self._holds: list[Hold] = []
+        self._gate_waiters: dict[int, list[Hold]] = {}  # by branch
+        self._barrier_waiters: dict[int, list[tuple[int, Hold]]] = {}  # by conversation: turn, hold
+
+    # -- conversations begin and end
+
+    def register(self, conversation: int, branch: int | None) -> None:
+        """Counts a conversation as live. All children of a branch are registered before one is sent."""
+        self._live += 1
+        self._running += 1
+        self._begun[conversation] = True
+        if branch is not None:
+            self._branch_of[conversation] = branch
+            self._open_children[branch] += 1
+
+    def returned(self, conversation: int, end_ns: int) -> None:
+        """The next turn of the conversation has returned."""
+        ends = self._returned[conversation]
+        ends.append(end_ns)
+        self.end_ns = max(self.end_ns, end_ns)
+        waiters = self._barrier_waiters.get(conversation)
+        if waiters:
+            self._settle_barriers(conversation, waiters)
+
+    def ended(self, conversation: int) -> None:
+        """The conversation sends nothing more: it counts as finished in gates, its turns as returned."""
+        self._live -= 1
+        self._running -= 1
+        opened: list[Hold] = []
+        branch = self._branch_of.get(conversation)
+        if branch is not None:
+            ends = self._returned[conversation]
+            if ends:
+                self._branch_end_ns[branch] = max(self._branch_end_ns[branch], ends[-1])
+            self._open_children[branch] -= 1
+            if not self._open_children[branch]:
+                for hold in self._gate_waiters.pop(branch, ()):
+                    self._cause(hold, self._branch_end_ns[branch], opened)
+        self._over[conversation] = True
+        over = [conversation]
+        if conversation == 0:  # nobody is left to start the rest
+            over += [c for c, begun in enumerate(self._begun) if not begun]
+            for other in over:
+                self._over[other] = True
+        for other in over:
+            waiters = self._barrier_waiters.get(other)
+            if waiters:
+                self._settle_barriers(other, waiters, opened)
+        self._open(opened)
+        if not self._live and not self.drained.done():
+            self.drained.set_result(None)
+        self._break_if_stuck()
+
+    def halt(self) -> None:
+        """Nothing more is sent: wakes every waiter with None. Idempotent."""
+        self.halted = True
+        self.timers.close()
+        if not self._halt.done():
+            self._halt.set_result(None)
+        for hold in self._holds:
+            if not hold.future.done():
+                hold.future.set_result(None)
+        self._holds.clear()
+        self._gate_waiters.clear()
+        self._barrier_waiters.clear()
+
+    def abandon(self) -> None:
+        """After a defect: halts, and lets the lane go without counting who is still live."""
+        self.halt()
+        if not self.drained.done():
+            self.drained.set_result(None)
+
+    async def until_halted(self) -> None:
+        await asyncio.shield(self._halt)
+
+    # -- gates and barriers; each gives (held, plan time of the latest cause), time None = stop
+
+    async def gate(self, conversation: int, turn: Turn) -> int | None:
+        """Waits until all children that the turn joins have ended.
+
+        Returns the latest plan end among them, `NEVER` if there is none, None if the tree was halted. A
+        branch of which no child was registered has nothing to wait for.
+        """
+        latest, hold = NEVER, None
+        for branch in turn.joins:
+            if self._open_children[branch]:
+                hold = hold or self._new_hold(conversation, turn, barrier=False)
+                hold.remaining += 1
+                self._gate_waiters.setdefault(branch, []).append(hold)
+            else:
+                latest = max(latest, self._branch_end_ns[branch])
+        if hold is None:
+            return latest
+        self._counters.join_waits += 1
+        return await self._wait(hold, latest)
+
+    def barrier_open(self, turn: Turn) -> int | None:
+        """The latest plan end of the predecessors if all have returned (`NEVER` if none), else None."""
+        latest = NEVER
+        for conversation, index in turn.predecessors:
+            ends = self._returned[conversation]
+            if len(ends) > index:
+                latest = max(latest, ends[index])
+            elif not self._over[conversation]:
+                return None
+            elif ends:
+                latest = max(latest, ends[-1])
+        return latest
+
+    async def barrier(self, conversation: int, turn: Turn) -> int | None:
+        """Waits until all predecessors of the turn have returned; results like those of `gate`."""
+        latest = self.barrier_open(turn)
+        if latest is not None:
+            return latest
+        hold = self._new_hold(conversation, turn, barrier=True)
+        for other, index in turn.predecessors:
+            ends = self._returned[other]
+            if len(ends) > index:
+                hold.latest_ns = max(hold.latest_ns, ends[index])
+            elif not self._over[other]:
+                hold.remaining += 1
+                self._barrier_waiters.setdefault(other, []).append((index, hold))
+            elif ends:
+                hold.latest_ns = max(hold.latest_ns, ends[-1])
+        self._counters.barrier_holds += 1
+        return await self._wait(hold, NEVER)
+
+    def _new_hold(self, conversation: int, turn: Turn, barrier: bool) -> Hold:
+        return Hold(conversation, turn, self.plan.conversations[conversation].id, barrier)
+
+    async def _wait(self, hold: Hold, latest_ns: int) -> int | None:
+        if self.halted:
+            return None
+        hold.latest_ns = max(hold.latest_ns, latest_ns)
+        self._holds.append(hold)
+        self._running -= 1
+        self._break_if_stuck()
+        return await hold.future
+
+    def _settle_barriers(
+        self, conversation: int, waiters: list[tuple[int, Hold]], opened: list[Hold] | None = None
+    ) -> None:
+        """Marks the causes which have happened in a conversation."""
+        ends, over = self._returned[conversation], self._over[conversation]
+        mine: list[Hold] = [] if opened is None else opened
+        left: list[tuple[int, Hold]] = []
+        for index, hold in waiters:
+            if len(ends) > index:
+                self._cause(hold, ends[index], mine)
+            elif over:
+                self._cause(hold, ends[-1] if ends else NEVER, mine)
+            else:
+                left.append((index, hold))
+        if left:
+            self._barrier_waiters[conversation] = left
+        else:
+            self._barrier_waiters.pop(conversation, None)
+        if opened is None:
+            self._open(mine)
+
+    def _cause(self, hold: Hold, end_ns: int, opened: list[Hold]) -> None:
+        hold.latest_ns = max(hold.latest_ns, end_ns)
+        hold.remaining -= 1
+        if hold.remaining == 0:
+            opened.append(hold)
+
+    def _open(self, holds: list[Hold]) -> None:
+        holds.sort(key=lambda hold: hold.order)
+        for hold in holds:
+            if not hold.future.done():
+                self._holds.remove(hold)
+                self._running += 1
+                hold.future.set_result(hold.latest_ns)
+
+    def _break_if_stuck(self) -> None:
+        """If nobody can go on any more: opens the barrier of the turn that was recorded first."""
+        if self._running or not self._holds or self.halted:
+            return
+        conversations = self.plan.conversations
+
+        def recorded(hold: Hold) -> tuple[bool, int, tuple[str, int]]:
+            turn = conversations[hold.conversation].turns[hold.order[1]]
+            return (not hold.barrier, turn.start_ns, hold.order)
+
+        self._counters.barriers_broken += 1
+        self._open([min(self._holds, key=recorded)])
