@@ -170,14 +170,13 @@ class _Builder:
         calls = [read_call(trace, request, (place, i)) for i, request in enumerate(entry.requests)]
         split = self._split(calls)
         prefix_tokens = entry.tool_tokens + entry.system_tokens
+        prefix_blocks = declared_blocks(prefix_tokens, trace.block_size)
         scope = f"{trace.id}::sa:{entry.agent_id}"
         start_ns = seconds_to_ns(entry.t)
         main = self._add(_Stream(scope, "subagent", "sa", scope, split.main, [], prefix_tokens))
         conversations = [(main, split.main[0].start_ns if split.main else start_ns)]
         for chain, worker in enumerate(name_workers(split), start=1):
-            inherits = _starts_with(
-                worker.calls, split.main, declared_blocks(prefix_tokens, trace.block_size)
-            )
+            inherits = _starts_with(worker.calls, split.main[split.head :], prefix_blocks)
             extra = self._add(
                 _Stream(
                     id=f"{scope}:{worker.name}",
@@ -209,11 +208,10 @@ class _Builder:
     def _add_hidden_agents(self, split: Split) -> None:
         trace = self.trace
         prefix_tokens = trace.tool_tokens + trace.system_tokens
+        prefix_blocks = declared_blocks(prefix_tokens, trace.block_size)
         for number, worker in enumerate(name_workers(split)):
             first = worker.calls[0]
-            inherits = _starts_with(
-                worker.calls, split.main, declared_blocks(prefix_tokens, trace.block_size)
-            )
+            inherits = _starts_with(worker.calls, split.main[split.head :], prefix_blocks)
             conversation = self._add(
                 _Stream(
                     id=f"{trace.id}::{worker.name}",
@@ -285,7 +283,7 @@ class _Builder:
                     max_tokens=max(1, call.out_tokens),
                     recorded_out=call.out_tokens,
                     start_ns=call.start_ns,
-                    api_ns=call.api_ns,
+                    api_ns=None if call.api_ns is None else max(0, call.api_ns),
                     delay_ns=_delay_ns(previous, call),
                     keep_blocks=layout.keep_blocks,
                     new_blocks=call.ids[layout.keep_blocks : layout.blocks].copy(),
@@ -340,5 +338,6 @@ def _input_kind(previous: Call | None, call: Call) -> Literal["tool_result", "us
 
 
 def _starts_with(calls: Sequence[Call], owner: Sequence[Call], blocks: int) -> bool:
-    """Whether the first prompt begins with the owner's declared prefix."""
-    return bool(blocks) and common_prefix(calls[0].ids, owner[0].ids) >= blocks
+    """Whether a hidden agent's first prompt begins with the declared prefix of its owner's main chain."""
+    first = next((call.ids for call in owner if call.ids.size), None)
+    return first is not None and bool(blocks) and common_prefix(calls[0].ids, first) >= blocks

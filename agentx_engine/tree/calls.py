@@ -25,7 +25,7 @@ class Call:
     """One recorded request. `source` is its place in the file: (entry, index inside a subagent or None).
 
     `end_ns` treats an unknown or negative duration as 0 (chains, barriers, spawn points); delays use
-    `api_ns` as recorded.
+    `api_ns` as recorded, even where it is negative.
     """
 
     source: tuple[int, int | None]

@@ -55,12 +55,10 @@ NOBODY = -1
 
 
 class Worker(NamedTuple):
-    """A hidden agent: its calls in time order and the fork that it came from (`depth` 0 = unrelated)."""
+    """A hidden agent: its calls in time order, and the call of which it is a fork (None = unrelated)."""
 
     calls: list[Call]
-    parent: int
-    source: int
-    depth: int
+    source: int | None
 
 
 class Split(NamedTuple):
@@ -98,7 +96,7 @@ def split_agents(calls: list[Call], *, tolerance_ns: int = 0) -> Split:
     return Split(
         main=[*calls[:head], *streams[0]],
         workers=tuple(
-            Worker(stream, *seams.fork(number)) for number, stream in zip(live[1:], streams[1:], strict=True)
+            Worker(stream, seams.source(number)) for number, stream in zip(live[1:], streams[1:], strict=True)
         ),
         head=head,
         used_tolerance=used_tolerance,
@@ -118,11 +116,13 @@ def _has_preamble(calls: Sequence[Call]) -> bool:
 
 @dataclass(slots=True)
 class _Chain:
-    """Calls are numbered in time order. `tail` = the last call with ids."""
+    """Calls are numbered in time order. `tail` = the last call with ids.
+
+    A fork shares its first `depth` ids with the call `source`.
+    """
 
     calls: list[int] = field(default_factory=list)
     tail: int = NOBODY
-    parent: int = NOBODY
     source: int = NOBODY
     depth: int = 0
 
@@ -157,11 +157,13 @@ class _Chaining:
         if number != NOBODY:
             tail_end = self._calls[chains[number].tail].end_ns
             self.used_tolerance |= tail_end > call.start_ns + CLOCK_EPSILON_NS
-        elif tails.longest == NOBODY:
-            number = 0 if chains else self._found(_Chain())
+        elif covered:
+            parent = int(tails.best[path[covered - 1]])
+            number = self._found(_Chain([], NOBODY, chains[parent].tail, covered))
+        elif chains and chains[0].tail == NOBODY:
+            number = 0
         else:
-            parent = int(tails.best[path[covered - 1]]) if covered else tails.longest
-            number = self._found(_Chain([], NOBODY, parent, chains[parent].tail, covered))
+            number = self._found(_Chain())
         chain = chains[number]
         chain.calls.append(r)
         chain.tail = r
@@ -180,7 +182,6 @@ class _Tails:
     def __init__(self, nodes: int) -> None:
         self.best: NDArray[np.int32] = np.full(nodes, NOBODY, np.int32)
         self.lengths: list[int] = []
-        self.longest = NOBODY
         self._nodes = nodes
         self._best_at = self.best.data
         self._newest = 0
@@ -233,8 +234,6 @@ class _Tails:
         old = self.lengths[number]
         self.lengths[number] = self._newest = path.size
         mine = strength(number)
-        if self.longest == NOBODY or strength(self.longest) < mine:
-            self.longest = number
         # It wins from `wins` on; from `own` to `old` the nodes name it already.
         wins = 0
         if covered and strength(best[at[0]]) > mine:
@@ -268,11 +267,8 @@ class _Seams:
         self._start = np.array([calls[r].start_ns for r in heads], np.int64)
         self._model = np.array([models[calls[r].model] for r in heads], np.int64)
         self._models = models
-        self._depth = np.array([chain.depth for chain in chains], np.int64)
-        # What a fork shares with the source at which it waits; `_depth` keeps the last that was not 0.
-        self._common = self._depth.copy()
-        self._parent = np.array([chain.parent for chain in chains], np.int64)
         self._source = np.array([chain.source for chain in chains], np.int64)
+        self._depth = np.array([chain.depth for chain in chains], np.int64)
         self.used_tolerance = False
 
     def owner(self, number: int) -> int:
@@ -302,18 +298,23 @@ class _Seams:
             self._append(owner, elected)
             tail = self._chains[owner].tail
             if forks.size > 1:
-                waiting[tail] = self._register(forks[forks != elected], owner, tail, waiting.get(tail))
+                rest = forks[forks != elected]
+                self._source[rest] = tail
+                self._depth[rest] = self._trie.common_with(tail, self._head[rest])
+                waiting[tail] = np.concatenate((rest, waiting.get(tail, rest[:0])))
             heappush(queue, (self._calls[tail].index, tail))
 
-    def fork(self, number: int) -> tuple[int, int, int]:
-        """Parent, source and depth of a chain that is still separate."""
-        return int(self._parent[number]), int(self._source[number]), int(self._depth[number])
+    def source(self, number: int) -> int | None:
+        """The call of which a chain that is still separate is a fork; None = it shares nothing."""
+        source = int(self._source[number])
+        return None if source == NOBODY else source
 
     def _elect(self, source: int, forks: NDArray[np.int64]) -> int:
-        """The fork that continues the source, or NOBODY."""
+        """The fork that continues the source, or NOBODY. (All chains that are related share the first id,
+        so a fork that waits has something in common with any source at which it may wait.)"""
         call = self._calls[source]
-        depth, start = self._common[forks], self._start[forks]
-        eligible = (depth > 0) & (start + self._slack_ns >= call.end_ns)
+        depth, start = self._depth[forks], self._start[forks]
+        eligible = start + self._slack_ns >= call.end_ns
         eligible &= self._model[forks] == self._models[call.model]
         shallow = depth < SEAM_MIN_OVERLAP * call.ids.size
         eligible &= ~((start - call.end_ns > SEAM_MAX_GAP_NS) & shallow)
@@ -331,16 +332,3 @@ class _Seams:
         into.tail = what.tail
         what.calls = []
         self._owners[elected] = owner
-
-    def _register(
-        self, forks: NDArray[np.int64], owner: int, tail: int, already: NDArray[np.int64] | None
-    ) -> NDArray[np.int64]:
-        """The forks that were not elected now wait at the new tail, with those that do `already`."""
-        common = self._trie.common_with(tail, self._head[forks])
-        self._common[forks] = common
-        related = common > 0
-        moved = forks[related]
-        self._parent[moved] = owner
-        self._source[moved] = tail
-        self._depth[moved] = common[related]
-        return forks if already is None else np.concatenate((forks, already))

@@ -60,15 +60,15 @@ def _is_aux(calls: Sequence[Call], main_model: str, peak: int) -> bool:
 
 def _groups(workers: Sequence[Worker]) -> dict[int, tuple[int, int]]:
     """Worker -> (group, rank) for workers that forked at one point and ran at the same time."""
-    siblings: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    siblings: dict[int, list[tuple[int, int, int]]] = {}
     for number, worker in enumerate(workers):
-        if worker.depth > 0:
-            span = (worker.calls[0].start_ns, max(call.end_ns for call in worker.calls), number)
-            siblings.setdefault((worker.parent, worker.source), []).append(span)
+        if worker.source is not None:
+            span = (worker.calls[0].start_ns, number, max(call.end_ns for call in worker.calls))
+            siblings.setdefault(worker.source, []).append(span)
     together = [
         component
         for spans in siblings.values()
-        for component in _overlapping(sorted(spans))
+        for component in _overlapping(spans)
         if len(component) >= GROUP_MIN_MEMBERS
     ]
     together.sort()
@@ -80,14 +80,14 @@ def _groups(workers: Sequence[Worker]) -> dict[int, tuple[int, int]]:
 
 
 def _overlapping(spans: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int]]]:
-    """Connected components of [start, end) intervals, as (start, number) by start."""
+    """Connected components of [start, end) intervals that stand in order of start, as (start, number)."""
     components: list[list[tuple[int, int]]] = []
     latest_end = None
-    for start, end, number in spans:
+    for start, number, end in spans:
         if latest_end is not None and start < latest_end:
             components[-1].append((start, number))
             latest_end = max(latest_end, end)
         else:
             components.append([(start, number)])
             latest_end = end
-    return [sorted(component) for component in components]
+    return components
