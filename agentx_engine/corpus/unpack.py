@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -58,7 +58,8 @@ def unpacked(path: Path) -> Path:
             if target.is_file():
                 return target
             packed.seek(0)
-            _write(packed, path, target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(target, _pieces(packed, path))
     except OSError as error:
         raise CorpusError(
             f"{path}: cannot be unpacked to {cache_folder()}: {error.strerror or error}. Make room or choose "
@@ -67,14 +68,12 @@ def unpacked(path: Path) -> Path:
     return target
 
 
-def _write(packed: BinaryIO, path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".unpacking-", dir=target.parent)
-    aside = Path(name)
+def replace_file(target: Path, pieces: Iterable[bytes]) -> None:
+    """Writes `target` so that it appears, or is replaced, only when it is complete and on disk. OSError."""
+    aside = target.with_name(f".writing-{os.getpid()}-{secrets.token_hex(8)}")
     try:
-        with open(handle, "wb") as out:  # noqa: PTH123 - a descriptor, not a path
-            for piece in _pieces(packed, path):
-                out.write(piece)
+        with aside.open("xb") as out:
+            out.writelines(pieces)
             out.flush()
             os.fsync(out.fileno())
         aside.replace(target)
