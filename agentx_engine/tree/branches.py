@@ -46,12 +46,17 @@ class RootTurns:
         self._places = [turns[k].index for k in order]
         self._latest_turn = list(accumulate(order, max))
         self._starts = [turns[k].start_ns for k in order]
+        self._keys = [(turn.start_ns, turn.index) for turn in turns]
         self._ascending = all(a <= b for a, b in zip(self._starts, self._starts[1:], strict=False))
 
     def spawn(self, place: int) -> int | None:
         """The last turn that stands before `place` in the file."""
         before = bisect_left(self._places, place)
         return self._latest_turn[before - 1] if before else None
+
+    def precedes(self, call: Call) -> int:
+        """The last turn before a call in time. For roots in time order, as those with hidden agents are."""
+        return max(0, bisect_left(self._keys, (call.start_ns, call.index)) - 1)
 
     def join(self, place: int, end_ns: int, spawn_turn: int) -> int | None:
         """The first turn after `place` in the file that was sent when the child had ended; None = nobody.

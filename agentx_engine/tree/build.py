@@ -224,6 +224,8 @@ class _Builder:
                 )
             )
             spawn = self.turns_of_root.spawn(first.index) or 0
+            if self.options.time_ordered_spawns:
+                spawn = min(spawn, self.turns_of_root.precedes(first))
             end_ns = max(call.end_ns for call in worker.calls)
             self.children.append(
                 branches.Child(

@@ -95,7 +95,7 @@ def lay_out(
             answer -= 1
         if answer:
             stack.append(Message("assistant", cut, answer, 0))
-        if new > answer or tail:
+        if new > answer or tail or not stack:
             stack.append(Message("user", cut + answer, new - answer, tail))
             users += 1
         layouts.append(
