@@ -33,7 +33,6 @@ class Due(NamedTuple):
 class Body(NamedTuple):
     rope: Rope
     roles: tuple[int, int, int]  # numbers of system, user, assistant messages
-    marker_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,10 @@ class Dispatcher:
         """Hands a request to the transport; None if the run sends nothing more."""
         if not self.sending:
             return None
-        place, conversation = tree.identity, speaker.conversation
+        options, place, conversation = self._options, tree.identity, speaker.conversation
         identity = RequestIdentity(
             sequence=self._sequence,
-            phase=self._options.phase,
+            phase=options.phase,
             lane=place.lane,
             play=place.play,
             trace_id=place.trace_id,
@@ -121,11 +120,11 @@ class Dispatcher:
             recorded_in=turn.in_tokens,
             recorded_out=turn.recorded_out,
             max_tokens=turn.max_tokens,
-            marker_tokens=body.marker_tokens,
+            marker_tokens=options.marker_tokens if tree.marker is not None else 0,
             roles=body.roles,
             hit_blocks=turn.hit_blocks,
             total_blocks=turn.total_blocks,
-            reactive=due.at_ns - due.known_ns < self._options.reactive_notice_ns,
+            reactive=due.at_ns - due.known_ns < options.reactive_notice_ns,
         )
         self._sequence += 1
         request = Request(
@@ -141,7 +140,7 @@ class Dispatcher:
         tree.armed += 1
         self._counters.started += 1
         self._recorder.started(identity)
-        if self._sequence == self._options.request_count:
+        if self._sequence == options.request_count:
             self._on_limit()
         return flight
 

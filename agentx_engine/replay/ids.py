@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import uuid
 
@@ -30,11 +29,3 @@ def id_headers(identity: RequestIdentity) -> bytes:
     return (f"X-Request-ID: {identity.request_id}\r\nX-Correlation-ID: {identity.correlation_id}\r\n").encode(
         "ascii"
     )
-
-
-def tree_marker(run_id: str, play: int, lane: int, trace_id: str) -> str:
-    """What names a live tree in its prompts: 12 hex digits, another for every tree of every run.
-
-    The first digits of SHA-256 of ``run_id:play:lane:trace_id``, as in the agentx-v1 profile, section 4.
-    """
-    return hashlib.sha256(f"{run_id}:{play}:{lane}:{trace_id}".encode()).hexdigest()[:12]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from agentx_engine.errors import CorpusError
-from agentx_engine.replay.ids import tree_marker
+from agentx_engine.prompt.marker import marker_digest, marker_text
 from agentx_engine.replay.options import Counters, ReplayOptions
 from agentx_engine.replay.protocols import Recorder, TreeIdentity, TreeSource
 from agentx_engine.replay.sampler import SequentialSampler, TreeCache
@@ -71,11 +71,11 @@ class Stage:
         endpoint = self.counters.trees_started % options.endpoints
         root_id = crew.dispatcher.ids()
         identity = TreeIdentity(index, tree.trace_id, lane, play, endpoint, root_id)
-        marker = tree_marker(options.run_id, play, lane, tree.trace_id) if options.marker else None
+        digest = marker_digest(options.run_id, play, lane, tree.trace_id)
         live = LiveTree(
             plan=tree,
             identity=identity,
-            marker=marker,
+            marker=marker_text(digest) if options.marker else None,
             timers=self.timers.group(),
             counters=self.counters,
         )

@@ -32,7 +32,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
         drain_ns: the same bound after `Replay.stop`.
         cancel_ns: how long the transport may take to end what it was told to cancel.
         endpoints: number of base URLs; each tree stays on one, taken in turn.
-        marker: put a cache-bust marker into the prompts.
+        marker: put a cache-bust marker into the prompts, one per live tree.
+        marker_tokens: what a marker costs with the server's tokenizer, for the records.
         run_id: feeds the markers; the same id and seeds give the same bytes.
         arm_lead_ns: how long before its due time a request is handed to the transport where it is known.
         reactive_notice_ns: a request whose due time became known later than this before it is `reactive`.
@@ -48,6 +49,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     cancel_ns: int = 10 * SECOND
     endpoints: int = 1
     marker: bool = True
+    marker_tokens: int = 1
     run_id: str = ""
     arm_lead_ns: int = 50 * MS
     reactive_notice_ns: int = 5 * MS
@@ -60,7 +62,14 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be positive or None")
-        for name in ("grace_ns", "drain_ns", "cancel_ns", "arm_lead_ns", "reactive_notice_ns"):
+        for name in (
+            "grace_ns",
+            "drain_ns",
+            "cancel_ns",
+            "arm_lead_ns",
+            "reactive_notice_ns",
+            "marker_tokens",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
 

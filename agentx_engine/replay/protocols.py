@@ -38,10 +38,6 @@ class Prompt(Protocol):
     def roles(self) -> tuple[int, int, int]:
         """Numbers of system, user and assistant messages of the turn last advanced to."""
 
-    @property
-    def marker_tokens(self) -> int:
-        """Tokens of the cache-bust marker, on top of the recorded ones."""
-
     def advance(self, turn: Turn) -> None:
         """Goes on to `turn`; turns come in order, each once."""
 
@@ -53,8 +49,8 @@ class PromptSource(Protocol):
     def open(self, tree: ConversationTree, conversation: int, marker: str | None) -> Prompt:
         """Begins the prompt of ``tree.conversations[conversation]``.
 
-        `marker` names the live tree: the same for all its conversations, another for every other tree; None
-        for no marker in the prompt.
+        `marker` is the text that tells this live tree's prompts from all others: the same for all its
+        conversations, another for every other tree; None for no marker.
         """
 
 

@@ -149,7 +149,7 @@ class Session:
             self._tree,
             self._speaker,
             turn,
-            Body(self._rope, self._prompt.roles, self._prompt.marker_tokens),
+            Body(self._rope, self._prompt.roles),
             Due(self._due_ns, self._known_ns),
         )
         if flight is None:

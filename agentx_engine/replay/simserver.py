@@ -32,8 +32,6 @@ class PlannedBody(NamedTuple):
 class PlannedPrompt:
     """A prompt without text: it counts its messages and tokens."""
 
-    marker_tokens = 0
-
     def __init__(self, tree: ConversationTree) -> None:
         self._block_size = tree.block_size
         self._messages: list[Message] = []
