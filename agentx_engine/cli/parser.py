@@ -1,0 +1,187 @@
+"""argparse with one-line errors, hints for near misses, and the value types of our flags.
+
+Imported for every command, `--help` included, so nothing heavy may be imported here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from agentx_engine.errors import UserError
+
+# What the same thing is called in other load generators.
+SYNONYMS = {
+    "--artifact-dir": "--out",
+    "--base-url": "--url",
+    "--benchmark-duration": "--duration",
+    "--benchmark-grace-period": "--grace",
+    "--custom-dataset-type": "--corpus",
+    "--dataset": "--corpus",
+    "--endpoint": "--endpoint-path",
+    "--extra-inputs": "--extra-body",
+    "--host": "--url",
+    "--input-file": "--corpus",
+    "--max-concurrency": "--concurrency",
+    "--max-context-length": "--max-context",
+    "--num-dataset-entries": "--entries",
+    "--num-prompts": "--request-count",
+    "--num-requests": "--request-count",
+    "--output": "--out",
+    "--output-artifact-dir": "--out",
+    "--output-dir": "--out",
+    "--random-seed": "--seed",
+    "--request-timeout-seconds": "--total-timeout",
+    "--result-dir": "--out",
+    "--trace": "--corpus",
+    "--warmup-grace-period": "--grace",
+}
+
+
+class UsageError(UserError):
+    """The command line cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse prints its usage and exits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument ((?:-\w/)?--?[\w-]+)(?:/--?[\w-]+)*: ", r"\1: ", message)
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._unknown(unknown)
+        return parsed
+
+    def _unknown(self, unknown: Sequence[str]) -> NoReturn:
+        for text in unknown:
+            if text.startswith("-") and len(text) > 1:
+                flag = text.partition("=")[0]
+                self.error(f"unknown flag {flag}{hint(flag, _options(self))}")
+        self.error(f"unexpected argument {unknown[0]!r}")
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Every flag of a parser and of its commands."""
+    found: list[str] = []
+    for action in parser._actions:
+        found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found += _options(command)
+    return found
+
+
+def hint(word: str, known: Sequence[str]) -> str:
+    """', did you mean …?' for the nearest known word, else nothing."""
+    meant = SYNONYMS.get(word)
+    if meant is None or meant not in known:
+        near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+        near = near or [k for k in known if word.startswith("--") and len(word) > 4 and k.startswith(word)]
+        meant = near[0] if near else None
+    return f", did you mean {meant}?" if meant else ""
+
+
+def count(text: str) -> int:
+    """A whole number from 1; 1_000 and 1,000 are accepted."""
+    number = whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 is expected, not {text}")
+    return number
+
+
+def whole(text: str) -> int:
+    """A whole number from 0."""
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a whole number is expected, not {text!r}") from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"a whole number from 0 is expected, not {text}")
+    return number
+
+
+_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds_or_zero(text: str) -> float:
+    """Seconds, or a number with ms, s, m or h."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z]*)", text.strip().lower())
+    unit = _UNITS.get(match[2]) if match else None
+    if match is None or unit is None or not math.isfinite(float(match[1]) * unit):
+        raise argparse.ArgumentTypeError(f"seconds (or 500ms, 10m, 1.5h) are expected, not {text!r}")
+    return float(match[1]) * unit
+
+
+def seconds(text: str) -> float:
+    """Seconds above 0, or a number with ms, s, m or h."""
+    value = seconds_or_zero(text)
+    if value < 0.001:
+        raise argparse.ArgumentTypeError(f"a time above 0 is expected, not {text!r}")
+    return value
+
+
+def context(text: str) -> int | str:
+    """A number of tokens, or `auto`."""
+    return text if text == "auto" else count(text)
+
+
+def path_of_url(text: str) -> str:
+    if not re.fullmatch(r"/[!-~]*", text):
+        raise argparse.ArgumentTypeError(f"a path that begins with / is expected, not {text!r}")
+    return text
+
+
+def secret(text: str) -> str:
+    """An API key: printable ASCII, never repeated in an error."""
+    if not re.fullmatch(r"[!-~]+", text):
+        raise argparse.ArgumentTypeError("the key must be printable ASCII without spaces")
+    return text
+
+
+_OWN_HEADERS = {
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+    "x-correlation-id",
+    "x-request-id",
+}
+
+
+def header(text: str) -> tuple[str, str]:
+    """`Name: value`. The value is not repeated in errors: it may be a secret."""
+    name, colon, value = text.partition(":")
+    name, value = name.strip(), value.strip()
+    if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        raise argparse.ArgumentTypeError("'Name: value' is expected")
+    if not re.fullmatch(r"[\t -~\x80-\xff]*", value):
+        raise argparse.ArgumentTypeError(f"the value of {name} has characters that a header cannot hold")
+    if name.lower() in _OWN_HEADERS:
+        raise argparse.ArgumentTypeError(f"{name} is set by the engine and cannot be replaced")
+    return name, value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object. The text is not repeated in errors: it may hold a secret."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("a JSON object like '{\"temperature\": 0}' is expected")
+    return value

@@ -1,0 +1,27 @@
+"""agentx-engine replay: recorded sessions against a server."""
+
+from __future__ import annotations
+
+import sys
+
+from agentx_engine.cli.main import EXIT_CODES
+from agentx_engine.cli.settings import build_parser, resolve
+
+PROG = "agentx-engine replay"
+EXAMPLES = """\
+examples:
+  agentx-engine replay
+  agentx-engine replay --url http://127.0.0.1:8000 --corpus traces/ --concurrency 64 --duration 600
+  agentx-engine replay --url http://a:8000 --url http://b:8000 --corpus traces.jsonl.zst --out run1
+
+"""
+
+
+def main(argv: list[str]) -> int:
+    settings = resolve(build_parser(PROG, EXAMPLES + EXIT_CODES).parse_args(argv))
+    import uvloop
+
+    from agentx_engine.cli.session import Session
+
+    target = sys.stderr if settings.json_output else sys.stdout
+    return uvloop.run(Session(settings, sys.stdout, target).run())
