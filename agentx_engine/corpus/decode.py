@@ -67,6 +67,7 @@ _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 
 _HASH_IDS = re.compile(rb'"hash_ids"\s*+:\s*+\[')
 _NUMBER = re.compile(rb"[0-9]{1,9}")
+_NULL_IDS = re.compile(rb'"hash_ids"\s*+:\s*+null')
 _LIST = re.compile(rb"\[[-+0-9.eE,\s]*+\]")
 _BACKSLASH = 0x5C
 _STRING_OR_LITERAL = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?Infinity|NaN', re.DOTALL)
@@ -233,6 +234,8 @@ def _check_lists(wire: _TraceJson, where: str, data: bytes) -> None:
 
 def _decode(text: bytes, where: str, warn: Warn) -> _TraceJson:
     try:
+        if _NULL_IDS.search(text):
+            text = _repair(text, where, warn)
         wire = _DECODER.decode(text)
     except msgspec.ValidationError:
         wire = _DECODER.decode(_repair(text, where, warn))
@@ -270,8 +273,9 @@ def _repair(text: bytes, where: str, warn: Warn) -> bytes:
     if "models" not in cleaned:
         cleaned["models"] = Raw(b"[]")
         warn("missing:trace.models", f"{where}: trace {name}: no field `models`; it is informational")
-    with contextlib.suppress(msgspec.MsgspecError):
-        cleaned["requests"] = _clean_list(trace["requests"], f"{where}: trace {name}, request ", warn)
+    if "requests" in trace:
+        with contextlib.suppress(msgspec.MsgspecError):
+            cleaned["requests"] = _clean_list(trace["requests"], f"{where}: trace {name}, request ", warn)
     return msgspec.json.encode(cleaned)
 
 
@@ -318,6 +322,7 @@ def _raise(data: bytes, error: Exception, where: str) -> NoReturn:
     """Turns the decoder's words into an error about the user's file."""
     if not isinstance(error, msgspec.ValidationError):
         raise not_json(where, data, error) from None
+    data = _null_for_literals(data)
     words, _, path = str(error).partition(" - at `")
     name: str | None = None
     with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
