@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -30,9 +29,6 @@ from agentx_engine.sim.stream import EventStream, answer_text, answer_words
 
 INLINE_BODY_BYTES = 32 * 1024
 MAX_BODY_BYTES = 1 << 30
-# A thread that holds the interpreter gives it up after this long when another wants it (default 5 ms):
-# the bound on what one piece of Python code on the worker thread can do to a token's instant.
-_SWITCH_INTERVAL_S = 0.0005
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -56,7 +52,6 @@ class SimServer:
     async def start(self) -> int:
         """Raises OSError if the address cannot be bound."""
         answer_words()
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.add_routes(
             [

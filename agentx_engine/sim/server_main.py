@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 API_KEY_VARIABLE = "AGENTX_SIM_API_KEY"
 
+# A thread that holds the interpreter gives it up after this long when another wants it (default 5 ms):
+# the bound on what one piece of Python code on the worker thread can do to a token's instant.
+_SWITCH_INTERVAL_S = 0.0005
+
 
 def _number(kind: type[int] | type[float], low: float, high: float | None = None) -> Callable[[str], float]:
     def parse(text: str) -> float:
@@ -186,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     uvloop.run(_serve(options))
     return 0
 
