@@ -25,7 +25,7 @@ MODULES = {
     "words": ["words"],
     "exchange": ["exchange", "timers", "http1", "sse", "chunk", "rope", "hdr"],
     "reactor": ["reactor", "conn", "timers", "exchange", "http1", "sse", "chunk", "rope", "hdr"],
-    "truth": ["truth/metronome", "truth/answer", "truth/request", "truth/floor", "hdr"],
+    "truth": ["truth/metronome", "truth/peer", "truth/answer", "truth/request", "truth/floor", "hdr"],
 }
 
 debug = os.environ.get("AGENTX_DEBUG") == "1"

@@ -67,7 +67,7 @@ cdef extern from "truth/floor.h" nogil:
         ax_stamps stamps
 
     ctypedef struct ax_floor_result:
-        uint64_t events, reads, bytes, answers, requests
+        uint64_t events, warmup_events, reads, bytes, answers, requests
         double seconds, cpu_s, cpu_user_s, cpu_system_s, connect_s
         ax_spread user, kernel, kernel_single
         uint64_t coalesced_reads, skipped

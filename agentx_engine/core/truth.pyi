@@ -58,6 +58,8 @@ class FloorResult(TypedDict):
 
     events: int
     """Number of `data: ` seen, finish, usage and `[DONE]` included."""
+    warmup_events: int
+    """Taken before counting began; in no other figure."""
     reads: int
     bytes: int
     answers: int

@@ -123,6 +123,7 @@ def run_floor(
         raise failure(what)
     result = {
         "events": r.events,
+        "warmup_events": r.warmup_events,
         "reads": r.reads,
         "bytes": r.bytes,
         "answers": r.answers,

@@ -10,7 +10,8 @@
 #define SENT_ROOM 19
 
 #define OPENING "data: {\"id\":\"chatcmpl-"
-#define KIND "\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"metronome\",\"choices\":["
+#define KIND                                                                                                 \
+    "\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"metronome\",\"choices\":["
 #define DELTA "{\"index\":0,\"delta\":{\"content\":\" t"
 #define AFTER_TEXT "\"},\"finish_reason\":null}],\"seq\":"
 #define SENT ",\"sent_ns\":"
@@ -20,8 +21,7 @@
 
 size_t ax_answer_min_event(void)
 {
-    return LEN(OPENING) + ID_DIGITS + LEN(KIND) + LEN(DELTA) + LEN(AFTER_TEXT) + SEQ_ROOM + LEN(SENT) + SENT_ROOM +
-           LEN(CLOSING);
+    return LEN(OPENING) + ID_DIGITS + LEN(KIND DELTA AFTER_TEXT) + SEQ_ROOM + LEN(SENT) + SENT_ROOM + LEN(CLOSING);
 }
 
 static char *put(char *to, const char *text, size_t len)
@@ -66,8 +66,8 @@ void ax_answer_free(ax_answer *a)
 
 ax_span ax_answer_head(bool keep_alive)
 {
-#define HEAD                                                                                                         \
-    "HTTP/1.1 200 OK\r\nServer: agentx-metronome\r\nContent-Type: text/event-stream; charset=utf-8\r\n"              \
+#define HEAD                                                                                                 \
+    "HTTP/1.1 200 OK\r\nServer: agentx-metronome\r\nContent-Type: text/event-stream; charset=utf-8\r\n"      \
     "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n"
     static const char keep[] = HEAD "\r\n", leave[] = HEAD "Connection: close\r\n\r\n";
     return keep_alive ? (ax_span){keep, LEN(keep)} : (ax_span){leave, LEN(leave)};
@@ -106,7 +106,8 @@ void ax_answer_stamp(ax_answer *a, uint32_t count, int64_t sent_ns)
         memcpy(a->batch + i * a->chunk_len + a->sent_at, a->batch + a->sent_at, SENT_ROOM);
 }
 
-size_t ax_answer_tail(char *out, uint64_t id, uint64_t tokens, int64_t prompt_tokens, bool limited, int64_t sent_ns)
+size_t ax_answer_tail(char *out, uint64_t id, uint64_t tokens, int64_t prompt_tokens, bool limited,
+                      int64_t sent_ns)
 {
     char event[AX_ANSWER_TAIL_MAX / 2];
     size_t used = 0;

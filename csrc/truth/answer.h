@@ -41,6 +41,7 @@ ax_span ax_answer_events(ax_answer *a, uint64_t id, uint64_t seq, uint32_t count
 void ax_answer_stamp(ax_answer *a, uint32_t count, int64_t sent_ns);
 
 /* Writes everything behind the last token event to out[AX_ANSWER_TAIL_MAX]; returns its length. */
-size_t ax_answer_tail(char *out, uint64_t id, uint64_t tokens, int64_t prompt_tokens, bool limited, int64_t sent_ns);
+size_t ax_answer_tail(char *out, uint64_t id, uint64_t tokens, int64_t prompt_tokens, bool limited,
+                      int64_t sent_ns);
 
 #endif

@@ -111,7 +111,8 @@ static ssize_t recv_stamped(ax_floor *f, stream *s, char *to, int64_t *kernel_ns
         struct cmsghdr align;
     } control;
     struct iovec iov = {to, READ_BYTES};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n = recvmsg(s->fd, &msg, MSG_DONTWAIT);
     *kernel_ns = AX_NONE;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); n > 0 && c; c = CMSG_NXTHDR(&msg, c)) {
@@ -126,8 +127,7 @@ static ssize_t recv_stamped(ax_floor *f, stream *s, char *to, int64_t *kernel_ns
 
 static void start_counting(ax_floor *f, int64_t now)
 {
-    double connect_s = f->result->connect_s;
-    *f->result = (ax_floor_result){.connect_s = connect_s};
+    *f->result = (ax_floor_result){.connect_s = f->result->connect_s, .warmup_events = f->result->events};
     f->counting = true;
     f->start_ns = now;
     f->end_ns = now + f->options->duration_ns;
@@ -144,8 +144,10 @@ static int take(ax_floor *f, stream *s)
     int64_t kernel_ns = AX_NONE;
     bool kernel = f->options->stamps == AX_STAMPS_KERNEL;
     ssize_t n = kernel ? recv_stamped(f, s, at, &kernel_ns) : recv(s->fd, at, READ_BYTES, MSG_DONTWAIT);
-    if (n <= 0)
-        return n < 0 && errno == EAGAIN ? 0 : fail(f, n ? "read" : "read: the server closed the connection", n ? errno : 0);
+    if (n == 0)
+        return fail(f, "read: the server closed the connection", 0);
+    if (n < 0)
+        return errno == EAGAIN ? 0 : fail(f, "read", errno);
     int64_t now = ax_now_ns();
     if (!s->begun) {
         if (n < 12 || memcmp(at, "HTTP/1.1 200", 12) != 0)

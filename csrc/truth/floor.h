@@ -32,12 +32,13 @@ typedef struct ax_floor_options {
     uint32_t body_bytes; /* of a request, at least 180 */
     int64_t warmup_ns;   /* not counted, from the first request on; none if `answers` is set */
     int64_t duration_ns; /* counted, behind the warm-up */
-    uint64_t answers;    /* asks for no more than these and ends with the last one; 0 = ends by duration alone */
+    uint64_t answers;    /* asks for no more than these, ends with the last one; 0 = ends by duration */
     ax_stamps stamps;
 } ax_floor_options;
 
 typedef struct ax_floor_result {
-    uint64_t events; /* finish, usage and [DONE] included */
+    uint64_t events;        /* finish, usage and [DONE] included */
+    uint64_t warmup_events; /* taken before counting began, in no other figure */
     uint64_t reads;
     uint64_t bytes;
     uint64_t answers;  /* read whole */
