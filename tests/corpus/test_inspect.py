@@ -60,7 +60,7 @@ def test_counts(tmp_path: Path):
 def test_prefix_reuse_runs_in_order_of_start(tmp_path: Path):
     row = stats_of(tmp_path, TWO).per_trace[0]
     # 1,2,3 | 9,8 | 9,6 | 9,8,7 | 1,2,4,5 | 1,2,4,5
-    assert (row.blocks, row.distinct_blocks, row.hit_blocks) == (18, 8, 0 + 0 + 1 + 2 + 2 + 4)
+    assert (row.blocks, row.distinct_blocks, row.hit_blocks) == (18, 9, 0 + 0 + 1 + 2 + 2 + 4)
     assert row.prefix_hit_rate == 9 / 18
     assert stats_of(tmp_path, TWO).prefix_hit_rate == 9 / 19
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def check_session(trace: Trace, shape: Shape) -> None:
     owners: list[set[int]] = []
     for stream in streams(trace):
         owner: set[int] = set()
-        for before, after in zip(stream, stream[1:], strict=False):
+        for before, after in pairwise(stream):
             assert before.t + before.api_time <= after.t + 1e-9
         for r in stream:
             ids = parse_ids(r.hash_ids).tolist()
@@ -147,8 +148,8 @@ def test_counts_are_those_of_the_file(tmp_path: Path):
 
 
 def test_the_small_preset_is_lively(tmp_path: Path):
-    """What a one-minute demonstration needs: small prompts, short pauses, subagents, growth, resets, tails."""
-    synthesize(200, 5, tmp_path / "x.jsonl")
+    """What a one-minute demonstration needs: small prompts, short pauses, subagents, resets, tails."""
+    synthesize(100, 5, tmp_path / "x.jsonl")
     corpus = open_corpus(tmp_path / "x.jsonl")
     stats = inspect_corpus(corpus)
     d = stats.distributions
@@ -164,14 +165,14 @@ def test_the_small_preset_is_lively(tmp_path: Path):
     assert 0.7 < stats.prefix_hit_rate < 0.95
     resets = tails = 0
     for i in range(len(corpus)):
-        for before, after in zip(root := streams(corpus.trace(i))[0], root[1:], strict=False):
+        for before, after in pairwise(streams(corpus.trace(i))[0]):
             a, b = parse_ids(before.hash_ids), parse_ids(after.hash_ids)
             same = min(len(a), len(b))
             kept = same if (a[:same] == b[:same]).all() else int((a[:same] != b[:same]).argmax())
             resets += kept < 0.9 * len(a)
             tails += 0.9 * len(a) <= kept < len(a)
-    assert resets > 50
-    assert tails > 20
+    assert resets > 25
+    assert tails > 10
 
 
 def test_default_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
