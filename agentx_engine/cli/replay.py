@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from agentx_engine.cli.main import EXIT_CODES
-from agentx_engine.cli.settings import build_parser, resolve
+from agentx_engine.cli.parser import UsageError
+from agentx_engine.cli.settings import ReplaySettings, build_parser, resolve
 
 PROG = "agentx-engine replay"
 EXAMPLES = """\
@@ -17,8 +18,20 @@ examples:
 """
 
 
+def _check_urls(settings: ReplaySettings) -> None:
+    """Before anything is made or started, so that a mistyped URL costs nothing."""
+    from agentx_engine.transport.endpoint import EndpointError, parse_base_url
+
+    for url in settings.urls:
+        try:
+            parse_base_url(url, settings.endpoint_path)
+        except EndpointError as error:
+            raise UsageError(f"--url: {error}") from None
+
+
 def main(argv: list[str]) -> int:
     settings = resolve(build_parser(PROG, EXAMPLES + EXIT_CODES).parse_args(argv))
+    _check_urls(settings)
     import uvloop
 
     from agentx_engine.cli.session import Session

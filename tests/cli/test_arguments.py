@@ -1,0 +1,215 @@
+"""Wrong command lines: one line that names the flag, exit status 2, never a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentx_engine.cli.main import main
+from agentx_engine.cli.settings import (
+    DEMO_CONCURRENCY,
+    DEMO_DURATION_S,
+    ReplaySettings,
+    build_parser,
+    resolve,
+)
+from agentx_engine.errors import UserError
+
+
+def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> str:
+    assert main(list(argv)) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["replya"], "unknown command replya, did you mean replay?"),
+        (["--verison"], "unknown flag --verison, did you mean --version?"),
+        (["xyzzy"], "unknown command xyzzy (see"),
+        (["replay", "--concurency", "8"], "unknown flag --concurency, did you mean --concurrency?"),
+        (["replay", "--duraton=8"], "unknown flag --duraton, did you mean --duration?"),
+        (["replay", "--num-requests", "8"], "unknown flag --num-requests, did you mean --request-count?"),
+        (["replay", "--random-seed", "8"], "did you mean --seed?"),
+        (["replay", "--con", "8"], "unknown flag --con"),
+        (["replay", "traces/"], "unexpected argument 'traces/'"),
+        (["replay", "--concurrency", "0"], "--concurrency: a whole number from 1 is expected, not 0"),
+        (["replay", "--concurrency", "many"], "--concurrency: a whole number is expected, not 'many'"),
+        (["replay", "--duration", "-5"], "--duration"),
+        (["replay", "--duration", "0"], "--duration: a time above 0 is expected"),
+        (["replay", "--duration", "5 parsecs"], "--duration: seconds (or 500ms, 10m, 1.5h) are expected"),
+        (["replay", "--grace", "inf"], "--grace: seconds"),
+        (["replay", "--max-context", "big"], "--max-context: a whole number is expected"),
+        (["replay", "--header", "no-colon"], "--header: 'Name: value' is expected"),
+        (["replay", "--header", "Content-Length: 5"], "--header: Content-Length is set by the engine"),
+        (["replay", "--header", "A: b\r\nEvil: c"], "--header: the value of A has characters"),
+        (["replay", "--extra-body", "{bad"], "--extra-body: not JSON"),
+        (["replay", "--extra-body", "[1]"], "--extra-body: a JSON object"),
+        (
+            ["replay", "--endpoint-path", "v1/x", "--url", "http://a"],
+            "--endpoint-path: a path that begins with /",
+        ),
+        (["replay", "--ui", "fancy"], "--ui: invalid choice: 'fancy'"),
+        (["replay", "--connections", "none"], "--connections: invalid choice"),
+        (["replay", "--corpus", "/nonexistent"], "--corpus: /nonexistent does not exist"),
+        (["replay", "--api-key", "k3y"], "--api-key: needs --url"),
+        (["replay", "--fail-on-short", "--no-ignore-eos"], "--fail-on-short: with --no-ignore-eos"),
+        (["replay", "--content-seed", str(2**64)], "--content-seed"),
+        (["replay", "--seed"], "--seed: expected one argument"),
+        (["corpus", "inspekt"], "invalid choice: 'inspekt'"),
+        (["corpus", "inspect"], "PATH"),
+        (["corpus", "inspect", "/nonexistent"], "/nonexistent"),
+        (
+            ["corpus", "synth", "--sesions", "3", "--out", "x.jsonl"],
+            "unknown flag --sesions, did you mean --sessions?",
+        ),
+        (["corpus", "synth"], "--out"),
+    ],
+)
+def test_one_line_that_names_the_flag(
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in fails(capsys, *argv)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_secrets_are_not_repeated_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    canary = "sk-canary-0123456789"
+    for argv in (
+        ["--url", "http://a", "--api-key", f"{canary} x"],
+        ["--url", "http://a", "--header", f"{canary}"],
+        ["--url", "http://a", "--header", f"X-Key: {canary}\x00"],
+        ["--url", "http://a", "--extra-body", f'{{"api_key": "{canary}"'],
+        ["--url", f"http://me:{canary}@a/"],
+    ):
+        assert canary not in fails(capsys, "replay", *argv)
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv", [["replay", "--help"], ["corpus", "--help"], ["corpus", "synth", "-h"], ["sim", "--help"]]
+)
+def test_help_of_commands(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert main(argv) == 0
+    assert "usage: agentx-engine" in capsys.readouterr().out
+
+
+def test_exit_codes_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["replay", "--help"]):
+        assert main(argv) == 0
+        text = capsys.readouterr().out
+        for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "130 "):
+            assert f"\n  {code}" in text
+
+
+def _settings(*argv: str, env: dict[str, str] | None = None) -> ReplaySettings:
+    return resolve(build_parser("replay", "").parse_args(list(argv)), env or {})
+
+
+def test_defaults_with_and_without_a_server() -> None:
+    real = _settings("--url", "http://a:8000")
+    assert (real.concurrency, real.duration_s, real.grace_s) == (64, 600, 30)
+    demo = _settings()
+    assert (demo.concurrency, demo.duration_s, demo.simulated) == (DEMO_CONCURRENCY, DEMO_DURATION_S, True)
+    counted = _settings("--url", "http://a:8000", "--request-count", "1,000")
+    assert (counted.request_count, counted.duration_s) == (1000, None)
+    both = _settings("--request-count", "5", "--duration", "2m")
+    assert (both.request_count, both.duration_s) == (5, 120)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("30", 30), ("500ms", 0.5), ("10m", 600), ("1.5h", 5400), ("2 s", 2)]
+)
+def test_durations(text: str, value: float) -> None:
+    assert _settings("--duration", text).duration_s == value
+
+
+def test_api_key_comes_from_the_environment_for_a_named_server_only() -> None:
+    env = {"OPENAI_API_KEY": "from-env"}
+    assert _settings("--url", "http://a", env=env).api_key == "from-env"
+    assert _settings("--url", "http://a", "--api-key", "given", env=env).api_key == "given"
+    assert _settings("--url", "http://a", "--header", "authorization: Basic x", env=env).api_key is None
+    assert _settings(env=env).api_key is None
+
+
+def test_lists() -> None:
+    s = _settings(
+        "--url", "http://a", "--url", "http://b", "--header", "X-A: 1", "--header", "X-B:2", "--model", "m"
+    )
+    assert s.urls == ["http://a", "http://b"]
+    assert s.headers == [("X-A", "1"), ("X-B", "2")]
+    assert s.model == ["m"]
+
+
+def test_a_defect_of_ours_is_told_as_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(argv: list[str]) -> int:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("agentx_engine.cli.corpus.main", broken)
+    assert main(["corpus"]) == 4
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in err
+    assert "defect of agentx-engine" in err
+
+
+def test_user_errors_carry_their_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NotReady(UserError):
+        exit_code = 3
+
+    def raising(argv: list[str]) -> int:
+        raise NotReady("nobody listens at http://a:1")
+
+    monkeypatch.setattr("agentx_engine.cli.corpus.main", raising)
+    assert "nobody listens" in fails(capsys, "corpus", status=3)
+
+
+HEAVY = ("numpy", "aiohttp", "uvloop", "rich", "msgspec", "hdrh", "asyncio")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["replay", "--help"], ["corpus", "--help"]])
+def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+    """guidellm#689: 27.5 s of imports before the first line."""
+    code = (
+        "import sys; from agentx_engine.cli.main import main; code = main(sys.argv[1:]); "
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+    heavy = done.stdout.rpartition("HEAVY")[2].strip()
+    allowed = "['msgspec'] 0" if argv[0] == "replay" else "[] 0"
+    assert heavy == allowed
+    assert "usage: agentx-engine" in done.stdout
+
+
+def test_module_and_version_in_a_process_of_their_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agentx_engine", "--version"], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("agentx-engine ")
+    assert [line.split()[0] for line in lines[1:]] == ["core", "uvloop", "python", "kernel"]
+    assert "compiled" in lines[1]
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m agentx_engine corpus --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.strip() == "0"

@@ -1,0 +1,185 @@
+"""Whole runs against the simulated server, a few seconds each."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentx_engine.artifacts.writer import LineWriter
+from agentx_engine.cli.main import main
+from agentx_engine.corpus.synth import synthesize
+from agentx_engine.sim.process import ChildServer
+
+KEY = "sk-canary-key-0123456789"
+TOKEN = "canary-token-9876543210"
+SIM = ("--ttft-ms", "5", "--itl-ms", "1", "--prefill-rate", "1000000")
+CHILD_MODULE = "agentx_engine.sim.server_main"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "tiny.jsonl"
+    synthesize(3, 1, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ChildServer(CHILD_MODULE, [*SIM, "--api-key", KEY]) as child:
+        yield child.url
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def run_json(folder: Path, name: str = "summary.json") -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads((folder / name).read_text())
+    return parsed
+
+
+def test_a_run_and_its_artifacts(
+    server: str, corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--concurrency", "3", "--request-count", "25"]
+    argv += [
+        "--api-key",
+        KEY,
+        "--header",
+        f"X-Auth-Token: {TOKEN}",
+        "--extra-body",
+        f'{{"user_token": "{TOKEN}"}}',
+    ]
+    assert main([*argv, "--model", "simulated", "--out", str(out)]) == 0
+    shown = capfd.readouterr()
+    files = texts(out)
+    assert set(files) >= {"run.json", "summary.json", "aiperf_artifacts/profile_export.jsonl"}
+    for name, text in (*files.items(), ("stdout", shown.out), ("stderr", shown.err)):
+        assert KEY not in text, name
+        assert TOKEN not in text, name
+
+    lines = [json.loads(line) for line in files["aiperf_artifacts/profile_export.jsonl"].splitlines()]
+    summary, run = run_json(out), run_json(out, "run.json")
+    assert len(lines) == summary["counts"]["finished"] == 25
+    assert summary["counts"]["by_outcome"] == {"success": 25}
+    assert summary["client"]["defects"] == {}
+    assert summary["ended_by"] == "request_count"
+    for line in lines:
+        metadata, metrics = line["metadata"], line["metrics"]
+        assert metadata["credit_issued_ns"] <= metadata["request_start_ns"] < metadata["request_ack_ns"]
+        assert metadata["request_ack_ns"] < metadata["request_end_ns"]
+        assert 0 < metrics["time_to_first_token"]["value"] <= metrics["request_latency"]["value"]
+        assert metrics["output_sequence_length"]["value"] == line["trace_data"]["max_tokens"]
+        assert metrics["input_sequence_length"]["value"] >= line["trace_data"]["recorded_input_tokens"]
+    ttft = sorted(line["metrics"]["time_to_first_token"]["value"] for line in lines)
+    assert summary["latency_ms"]["time_to_first_token"]["p50"] == pytest.approx(ttft[12])
+    assert run["state"] == "finished"
+    assert run["corpus"]["digest"].startswith("sha256:")
+    assert run["host"]["kernel"].startswith("Linux")
+    assert run["transport"]["tcp_nodelay"] is True
+    assert "25 succeeded, 0 failed" in shown.out
+    assert str(out) in shown.out
+
+
+def test_json_on_stdout_is_nothing_but_json(
+    server: str, corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--concurrency", "2", "--request-count", "4"]
+    assert main([*argv, "--api-key", KEY, "--model", "simulated", "--out", str(out), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == run_json(out)
+
+
+def test_every_request_fails(
+    server: str, corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Load generators that exit with 0 although every request failed."""
+    out = tmp_path / "run"
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--concurrency", "2", "--request-count", "4"]
+    argv += ["--no-probe", "--api-key", "wrong-key-0123456789", "--model", "simulated"]
+    assert main([*argv, "--out", str(out)]) == 1
+    assert "No request succeeded" in capfd.readouterr().out
+    summary = run_json(out)
+    assert summary["counts"]["by_outcome"] == {"http_status": summary["counts"]["finished"]}
+    assert summary["errors"][0]["status"] == 401
+    lines = (out / "aiperf_artifacts/profile_export.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["error"]["code"] == 401 for line in lines)
+
+
+def test_a_disk_that_fails_makes_the_run_unusable(
+    server: str,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("agentx_engine.artifacts.recorder.LineWriter", partial(LineWriter, write=full))
+    out = tmp_path / "run"
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--concurrency", "2", "--request-count", "4"]
+    assert main([*argv, "--api-key", KEY, "--model", "simulated", "--out", str(out)]) == 1
+    assert "records are missing from the files" in capfd.readouterr().out
+    assert run_json(out)["counts"]["succeeded"] == 4
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old").touch()
+    assert main(["replay", "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capfd.readouterr().err
+
+
+def test_a_broken_trace_is_named(server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text(
+        '{"id": "t1", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": [{"t": "x"}]}'
+    )
+    out = tmp_path / "run"
+    argv = ["replay", "--url", server, "--api-key", KEY, "--model", "simulated", "--corpus", str(bad)]
+    assert main([*argv, "--out", str(out), "--concurrency", "1"]) == 2
+    assert "bad.json" in capfd.readouterr().err
+
+
+def replay_process(corpus: Path, out: Path, *argv: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "agentx_engine", "replay", "--corpus", str(corpus), "--concurrency", "2"]
+    return subprocess.Popen(
+        [*command, "--duration", "60", "--out", str(out), *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_interrupted(corpus: Path, tmp_path: Path, signals: int) -> None:
+    """With a simulated server of its own. Once: drain and write; twice: write at once. The folder is whole."""
+    out = tmp_path / "run"
+    process = replay_process(corpus, out)
+    records = out / "aiperf_artifacts/profile_export.jsonl"
+    try:
+        while not (records.exists() and records.stat().st_size):
+            assert process.poll() is None, process.communicate()
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+        shown, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    summary = run_json(out)
+    assert summary["interrupted"] is True
+    assert summary["ended_by"] in ("interrupted", "aborted")
+    assert (
+        len(records.read_text().splitlines())
+        == summary["counts"]["finished"] - summary["counts"]["cancelled"]
+    )
+    assert "no --url: replaying against a simulated server" in shown
+    assert str(out) in shown
+    assert "Traceback" not in errors
