@@ -27,8 +27,6 @@
 
 #include "scan.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "key words are compared as little-endian");
-
 /* ---- what can be found ---- */
 
 enum slot {
@@ -70,6 +68,7 @@ enum slot {
 
 #define DELTA_ALL RANGE(DELTA_CONTENT, DELTA_TOOL)
 #define MESSAGE_ALL RANGE(MESSAGE_CONTENT, MESSAGE_TOOL)
+#define TEXT_SLOTS (BIT(DELTA_CONTENT) | BIT(DELTA_REFUSAL) | BIT(MESSAGE_CONTENT) | BIT(MESSAGE_REFUSAL))
 #define USAGE_ALL RANGE(PROMPT, REASONING_TOKENS)
 #define ERROR_ALL RANGE(ERROR_OBJECT, ERROR_CODE)
 
@@ -77,7 +76,7 @@ static const struct {
     uint64_t slots;
     uint32_t flag;
 } MEANING[] = {
-    {BIT(DELTA_CONTENT) | BIT(DELTA_REFUSAL) | BIT(MESSAGE_CONTENT) | BIT(MESSAGE_REFUSAL), AX_CHUNK_TEXT},
+    {TEXT_SLOTS, AX_CHUNK_TEXT},
     {RANGE(DELTA_REASONING_CONTENT, DELTA_REASONING_DETAILS) |
          RANGE(MESSAGE_REASONING_CONTENT, MESSAGE_REASONING_DETAILS),
      AX_CHUNK_REASONING},
@@ -100,12 +99,15 @@ typedef struct key {
     uint64_t clears;  /* slots that a new value of this key replaces */
 } key;
 
+/* Where a key is in its object's table. Two keys of one object with the same place would be an
+ * initialiser that overrides another, which the compiler reports. */
+#define PLACE(first, last, len) (((unsigned)(first) + (unsigned)(last) + 4 * (unsigned)(len)) & 63)
+
 typedef struct object {
-    const key *keys;
-    uint32_t count;
-    uint64_t filter; /* HINT of every key: most keys that do not matter stop here */
-    uint64_t from;   /* when the object closes, any of these slots ... */
-    uint8_t to;      /* ... becomes this one */
+    uint8_t places[64]; /* index into keys, 0 = no key has this place */
+    const key *keys;    /* number 0 matches nothing */
+    uint64_t from;      /* when the object closes, any of these slots ... */
+    uint8_t to;         /* ... becomes this one */
 } object;
 
 typedef struct array {
@@ -118,9 +120,7 @@ typedef struct dialect {
     const array *arrays;
 } dialect;
 
-#define HINT(first, len) (UINT64_C(1) << (((len) * 5 + (unsigned char)(first)) & 63))
 #define KEY(text) .name = text, .len = sizeof text - 1
-#define KEYS(list) .keys = list, .count = sizeof list / sizeof *list
 
 /* OpenAI, API reference, "The chat completion chunk object", and what vLLM, SGLang, DeepSeek and
  * OpenRouter add to its delta. SKIP is 0 in both lists: the default of every key. */
@@ -150,7 +150,10 @@ enum chat_array {
     CHAT_MESSAGE_DETAILS,
 };
 
+static const key NO_KEY = {.len = 0};
+
 static const key CHAT_ROOT_KEYS[] = {
+    {.len = 0},
     {KEY("choices"), .array = CHAT_CHOICES, .clears = DELTA_ALL | MESSAGE_ALL | BIT(FINISH)},
     {KEY("usage"), .object = CHAT_USAGE, .clears = USAGE_ALL},
     {KEY("error"), .object = CHAT_ERROR, .nonempty = ERROR_OBJECT, .string = ERROR_TEXT, .clears = ERROR_ALL},
@@ -159,6 +162,7 @@ static const key CHAT_ROOT_KEYS[] = {
 };
 
 static const key CHAT_CHOICE_KEYS[] = {
+    {.len = 0},
     {KEY("delta"), .object = CHAT_DELTA, .clears = DELTA_ALL},
     {KEY("finish_reason"), .string = FINISH, .clears = BIT(FINISH)},
     {KEY("message"), .object = CHAT_MESSAGE, .clears = MESSAGE_ALL},
@@ -172,23 +176,27 @@ static const key CHAT_CHOICE_KEYS[] = {
     {KEY("tool_calls"), .array = CHAT_##X##_TOOLS, .clears = BIT(X##_TOOL)},                        \
     {KEY("refusal"), .string = X##_REFUSAL, .clears = BIT(X##_REFUSAL)},
 
-static const key CHAT_DELTA_KEYS[] = {CONTENT_KEYS(DELTA)};
-static const key CHAT_MESSAGE_KEYS[] = {CONTENT_KEYS(MESSAGE)};
+static const key CHAT_DELTA_KEYS[] = {{.len = 0}, CONTENT_KEYS(DELTA)};
+static const key CHAT_MESSAGE_KEYS[] = {{.len = 0}, CONTENT_KEYS(MESSAGE)};
 
 static const key CHAT_TOOL_KEYS[] = {
+    {.len = 0},
     {KEY("function"), .object = CHAT_FUNCTION, .clears = BIT(ELEMENT_NAME) | BIT(ELEMENT_ARGUMENTS)},
 };
 
 static const key CHAT_FUNCTION_KEYS[] = {
+    {.len = 0},
     {KEY("name"), .string = ELEMENT_NAME, .clears = BIT(ELEMENT_NAME)},
     {KEY("arguments"), .string = ELEMENT_ARGUMENTS, .clears = BIT(ELEMENT_ARGUMENTS)},
 };
 
 static const key CHAT_DETAIL_KEYS[] = {
+    {.len = 0},
     {KEY("text"), .string = ELEMENT_TEXT, .clears = BIT(ELEMENT_TEXT)},
 };
 
 static const key CHAT_USAGE_KEYS[] = {
+    {.len = 0},
     {KEY("prompt_tokens"), .integer = PROMPT, .clears = BIT(PROMPT)},
     {KEY("completion_tokens"), .integer = COMPLETION, .clears = BIT(COMPLETION)},
     {KEY("prompt_tokens_details"), .object = CHAT_PROMPT_DETAILS, .clears = BIT(CACHED)},
@@ -196,14 +204,17 @@ static const key CHAT_USAGE_KEYS[] = {
 };
 
 static const key CHAT_PROMPT_DETAILS_KEYS[] = {
+    {.len = 0},
     {KEY("cached_tokens"), .integer = CACHED, .clears = BIT(CACHED)},
 };
 
 static const key CHAT_COMPLETION_DETAILS_KEYS[] = {
+    {.len = 0},
     {KEY("reasoning_tokens"), .integer = REASONING_TOKENS, .clears = BIT(REASONING_TOKENS)},
 };
 
 static const key CHAT_ERROR_KEYS[] = {
+    {.len = 0},
     {KEY("message"), .string = ERROR_MESSAGE, .clears = BIT(ERROR_MESSAGE)},
     {KEY("type"), .string = ERROR_TYPE, .clears = BIT(ERROR_TYPE)},
     {KEY("code"),
@@ -212,33 +223,56 @@ static const key CHAT_ERROR_KEYS[] = {
      .clears = BIT(ERROR_CODE_TEXT) | BIT(ERROR_CODE)},
 };
 
-#define CONTENT_HINTS                                                                                      \
-    (HINT('c', 7) | HINT('r', 17) | HINT('r', 9) | HINT('t', 10) | HINT('r', 7))
-#define TOOL_FROM (BIT(ELEMENT_NAME) | BIT(ELEMENT_ARGUMENTS))
+#define ELEMENT_TOOL (BIT(ELEMENT_NAME) | BIT(ELEMENT_ARGUMENTS))
+#define CONTENT_PLACES \
+    [PLACE('c', 't', 7)] = 1, [PLACE('r', 't', 17)] = 2, [PLACE('r', 'g', 9)] = 3, \
+    [PLACE('r', 's', 17)] = 4, [PLACE('t', 's', 10)] = 5, [PLACE('r', 'l', 7)] = 6
 
 static const object CHAT_OBJECTS[] = {
-    [CHAT_SKIP] = {0},
-    [CHAT_ROOT] = {KEYS(CHAT_ROOT_KEYS),
-                   .filter = HINT('c', 7) | HINT('u', 5) | HINT('e', 5) | HINT('s', 7) | HINT('s', 3)},
-    [CHAT_CHOICE] = {KEYS(CHAT_CHOICE_KEYS), .filter = HINT('d', 5) | HINT('f', 13) | HINT('m', 7)},
-    [CHAT_DELTA] = {KEYS(CHAT_DELTA_KEYS), .filter = CONTENT_HINTS},
-    [CHAT_MESSAGE] = {KEYS(CHAT_MESSAGE_KEYS), .filter = CONTENT_HINTS},
-    [CHAT_DELTA_TOOL] = {KEYS(CHAT_TOOL_KEYS), .filter = HINT('f', 8), .from = TOOL_FROM, .to = DELTA_TOOL},
-    [CHAT_MESSAGE_TOOL] = {KEYS(CHAT_TOOL_KEYS), .filter = HINT('f', 8), .from = TOOL_FROM, .to = MESSAGE_TOOL},
-    [CHAT_FUNCTION] = {KEYS(CHAT_FUNCTION_KEYS), .filter = HINT('n', 4) | HINT('a', 9)},
-    [CHAT_DELTA_DETAIL] = {KEYS(CHAT_DETAIL_KEYS),
-                           .filter = HINT('t', 4),
-                           .from = BIT(ELEMENT_TEXT),
-                           .to = DELTA_REASONING_DETAILS},
-    [CHAT_MESSAGE_DETAIL] = {KEYS(CHAT_DETAIL_KEYS),
-                             .filter = HINT('t', 4),
-                             .from = BIT(ELEMENT_TEXT),
-                             .to = MESSAGE_REASONING_DETAILS},
-    [CHAT_USAGE] = {KEYS(CHAT_USAGE_KEYS),
-                    .filter = HINT('p', 13) | HINT('c', 17) | HINT('p', 21) | HINT('c', 25)},
-    [CHAT_PROMPT_DETAILS] = {KEYS(CHAT_PROMPT_DETAILS_KEYS), .filter = HINT('c', 13)},
-    [CHAT_COMPLETION_DETAILS] = {KEYS(CHAT_COMPLETION_DETAILS_KEYS), .filter = HINT('r', 16)},
-    [CHAT_ERROR] = {KEYS(CHAT_ERROR_KEYS), .filter = HINT('m', 7) | HINT('t', 4) | HINT('c', 4)},
+    [CHAT_SKIP] = {.keys = &NO_KEY},
+    [CHAT_ROOT] = {.keys = CHAT_ROOT_KEYS,
+        .places = {[PLACE('c', 's', 7)] = 1, [PLACE('u', 'e', 5)] = 2, [PLACE('e', 'r', 5)] = 3, [PLACE('s', 's', 7)] = 4, [PLACE('s', 'q', 3)] = 5},
+    },
+    [CHAT_CHOICE] = {.keys = CHAT_CHOICE_KEYS,
+        .places = {[PLACE('d', 'a', 5)] = 1, [PLACE('f', 'n', 13)] = 2, [PLACE('m', 'e', 7)] = 3},
+    },
+    [CHAT_DELTA] = {.keys = CHAT_DELTA_KEYS,
+        .places = {CONTENT_PLACES},
+    },
+    [CHAT_MESSAGE] = {.keys = CHAT_MESSAGE_KEYS,
+        .places = {CONTENT_PLACES},
+    },
+    [CHAT_DELTA_TOOL] = {.keys = CHAT_TOOL_KEYS,
+        .places = {[PLACE('f', 'n', 8)] = 1},
+        .from = ELEMENT_TOOL, .to = DELTA_TOOL,
+    },
+    [CHAT_MESSAGE_TOOL] = {.keys = CHAT_TOOL_KEYS,
+        .places = {[PLACE('f', 'n', 8)] = 1},
+        .from = ELEMENT_TOOL, .to = MESSAGE_TOOL,
+    },
+    [CHAT_FUNCTION] = {.keys = CHAT_FUNCTION_KEYS,
+        .places = {[PLACE('n', 'e', 4)] = 1, [PLACE('a', 's', 9)] = 2},
+    },
+    [CHAT_DELTA_DETAIL] = {.keys = CHAT_DETAIL_KEYS,
+        .places = {[PLACE('t', 't', 4)] = 1},
+        .from = BIT(ELEMENT_TEXT), .to = DELTA_REASONING_DETAILS,
+    },
+    [CHAT_MESSAGE_DETAIL] = {.keys = CHAT_DETAIL_KEYS,
+        .places = {[PLACE('t', 't', 4)] = 1},
+        .from = BIT(ELEMENT_TEXT), .to = MESSAGE_REASONING_DETAILS,
+    },
+    [CHAT_USAGE] = {.keys = CHAT_USAGE_KEYS,
+        .places = {[PLACE('p', 's', 13)] = 1, [PLACE('c', 's', 17)] = 2, [PLACE('p', 's', 21)] = 3, [PLACE('c', 's', 25)] = 4},
+    },
+    [CHAT_PROMPT_DETAILS] = {.keys = CHAT_PROMPT_DETAILS_KEYS,
+        .places = {[PLACE('c', 's', 13)] = 1},
+    },
+    [CHAT_COMPLETION_DETAILS] = {.keys = CHAT_COMPLETION_DETAILS_KEYS,
+        .places = {[PLACE('r', 's', 16)] = 1},
+    },
+    [CHAT_ERROR] = {.keys = CHAT_ERROR_KEYS,
+        .places = {[PLACE('m', 'e', 7)] = 1, [PLACE('t', 'e', 4)] = 2, [PLACE('c', 'e', 4)] = 3},
+    },
 };
 
 static const array CHAT_ARRAYS[] = {
@@ -268,8 +302,6 @@ static const struct {
 
 /* ---- JSON ---- */
 
-static const key NO_KEY = {.len = 0};
-
 static inline bool space(char c)
 {
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
@@ -285,16 +317,38 @@ static inline const char *skip_space(const char *c)
     return c;
 }
 
+static inline bool digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Digits end inside the text, since its last byte is none. */
+static inline const char *skip_digits(const char *c)
+{
+    while (digit(*c))
+        c++;
+    return c;
+}
+
+static inline const char *read_digits(const char *c, int64_t *number)
+{
+    for (; digit(*c); c++)
+        if (__builtin_mul_overflow(*number, (int64_t)10, number) ||
+            __builtin_add_overflow(*number, (int64_t)(*c - '0'), number))
+            *number = INT64_MAX;
+    return c;
+}
+
 static int hex(char c)
 {
-    if (c >= '0' && c <= '9')
+    if (digit(c))
         return c - '0';
     c = (char)(c | 0x20);
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 /* `c` is at a backslash: behind the escape, or NULL. */
-static const char *skip_escape(const char *c, const char *end)
+static __attribute__((noinline, cold)) const char *skip_escape(const char *c, const char *end)
 {
     if (end - c < 2)
         return NULL;
@@ -307,22 +361,6 @@ static const char *skip_escape(const char *c, const char *end)
         return c + 6;
     }
     return c[1] && strchr("\"\\/bfnrt", c[1]) ? c + 2 : NULL;
-}
-
-/* `c` is behind the opening quote: at the closing one, or NULL. */
-static inline const char *string_end(const char *begin, const char *c, const char *end, bool *escaped)
-{
-    *escaped = false;
-    for (;;) {
-        c = ax_scan_string(begin, c, end);
-        if (__builtin_expect(c < end && *c == '"', 1))
-            return c;
-        if (c == end || *c != '\\')
-            return NULL;
-        *escaped = true;
-        if (!(c = skip_escape(c, end)))
-            return NULL;
-    }
 }
 
 /* Undoes the escapes of a checked string, as far as needed to compare it with an ASCII word: characters
@@ -354,33 +392,40 @@ static size_t unescape(const char *s, size_t len, char *out, size_t room)
 static inline uint64_t first_word(const char *s, size_t len, const char *end)
 {
     uint64_t word = 0;
-    if (end - s >= 8)
+    if (__builtin_expect(end - s >= 8, 1))
         word = ax_load8(s);
     else
         memcpy(&word, s, (size_t)(end - s));
     return len < 8 ? word & ((UINT64_C(1) << len * 8) - 1) : word;
 }
 
-static inline const key *find_key(const object *context, const char *s, size_t len, const char *end)
+/* The key that may be this one, by its place; number 0 for most that do not matter. An empty key has the
+ * place of the quotes around it, and then the wrong length. */
+static inline unsigned place_of(const object *context, const char *s, size_t len)
 {
-    if (!(context->filter & HINT(*s, len)))
-        return &NO_KEY;
-    uint64_t word = first_word(s, len, end);
-    for (uint32_t i = 0; i < context->count; i++) {
-        const key *k = &context->keys[i];
-        if (ax_load8(k->name) == word && k->len == len && (len <= 8 || memcmp(k->name + 8, s + 8, len - 8) == 0))
-            return k;
-    }
-    return &NO_KEY;
+    return context->places[PLACE((unsigned char)s[0], (unsigned char)s[len - 1], len)];
 }
 
-static const key *find_escaped_key(const object *context, const char *s, size_t len)
+static inline const key *key_at(const object *context, unsigned place, const char *s, size_t len, const char *end)
+{
+    const key *k = &context->keys[place];
+    if (k->len != len || ax_load8(k->name) != first_word(s, len, end))
+        return &NO_KEY;
+    if (len <= 8)
+        return k;
+    if (len > 16)
+        return memcmp(k->name + 8, s + 8, len - 8) == 0 ? k : &NO_KEY;
+    return ax_load8(k->name + len - 8) == ax_load8(s + len - 8) ? k : &NO_KEY;
+}
+
+static __attribute__((noinline, cold)) const key *find_escaped_key(const object *context, const char *s, size_t len)
 {
     char text[sizeof NO_KEY.name + 1];
     size_t n = unescape(s, len, text, sizeof text);
     if (n == 0 || n == sizeof text)
         return &NO_KEY;
-    return find_key(context, text, n, text + n);
+    unsigned place = place_of(context, text, n);
+    return place ? key_at(context, place, text, n, text + n) : &NO_KEY;
 }
 
 static ax_finish finish_of(ax_span text)
@@ -401,20 +446,66 @@ typedef struct found {
     int64_t number[SLOTS];
 } found;
 
+/* 64 bytes of the text, and where ax_string_mask hits in them. */
+typedef struct window {
+    const char *at;
+    uint64_t hits;
+} window;
+
+/* The first window at or behind `c` that has a hit; its `at` is NULL if there is none. */
+static __attribute__((noinline)) window next_window(const char *begin, const char *c, const char *end)
+{
+    for (; c < end; c += 64) {
+        uint64_t hits = ax_string_mask(begin, c, end);
+        if (hits)
+            return (window){c, hits};
+        if (end - c <= 64)
+            break;
+    }
+    return (window){NULL, 0};
+}
+
+/* Moves `c` to the first hit at or behind it; returns false from the caller if there is none. A macro,
+ * so that the window stays in registers. */
+#define NEXT_HIT(c)                                                                  \
+    do {                                                                             \
+        size_t at_ = (size_t)((c) - w.at);                                           \
+        uint64_t left_ = w.hits >> (at_ & 63);                                       \
+        if (__builtin_expect(at_ < 64 && left_ != 0, 1)) {                           \
+            (c) += __builtin_ctzll(left_);                                           \
+        } else {                                                                     \
+            w = next_window(begin, at_ < 64 ? w.at + 64 : (c), end);                 \
+            if (!w.at)                                                               \
+                return false;                                                        \
+            (c) = w.at + __builtin_ctzll(w.hits);                                    \
+        }                                                                            \
+    } while (0)
+
+/* `c` is at a hit inside a string: the closing quote, or NULL if the string is not JSON. */
+static __attribute__((noinline)) const char *end_string(const char *begin, const char *c, const char *end)
+{
+    window w = {c, ax_string_mask(begin, c, end)};
+    while (*c != '"') {
+        if (*c != '\\' || !(c = skip_escape(c, end)) || c == end)
+            return NULL;
+        NEXT_HIT(c);
+    }
+    return c;
+}
+
 #define LIST 0x80 /* a context of an array, in the stack */
 
 /* False if the text is not one JSON object. [begin, end) starts with '{' and ends with '}'. */
-static bool scan(const dialect *d, const char *begin, const char *end, found *f)
+static __attribute__((noinline)) bool scan(const dialect *d, const char *begin, const char *end, found *f)
 {
-    uint8_t stack[AX_CHUNK_MAX_DEPTH];
-    uint32_t depth = 0;
+    uint8_t stack[AX_CHUNK_MAX_DEPTH], *top = stack;
     uint64_t seen = 0;
     const object *context = &d->objects[1];
     const key *k = &NO_KEY;
     const char *c = begin, *s;
-    bool escaped;
+    window w = {begin, ax_string_mask(begin, begin, end)};
 
-    stack[depth++] = 1;
+    *top = 1;
     c = skip_space(c + 1);
     if (*c == '}')
         goto close_object;
@@ -422,32 +513,42 @@ static bool scan(const dialect *d, const char *begin, const char *end, found *f)
 member:
     if (*c != '"')
         return false;
-    s = c + 1;
-    if (!(c = string_end(begin, s, end, &escaped)))
-        return false;
-    k = __builtin_expect(escaped, 0) ? find_escaped_key(context, s, (size_t)(c - s))
-                                     : find_key(context, s, (size_t)(c - s), end);
+    s = ++c;
+    NEXT_HIT(c);
+    if (__builtin_expect(*c == '"', 1)) {
+        unsigned place = place_of(context, s, (size_t)(c - s));
+        k = place ? key_at(context, place, s, (size_t)(c - s), end) : &NO_KEY;
+    } else {
+        if (!(c = end_string(begin, c, end)))
+            return false;
+        k = find_escaped_key(context, s, (size_t)(c - s));
+    }
     seen &= ~k->clears;
-    c = skip_space(c + 1);
-    if (*c != ':')
-        return false;
+    if (*++c != ':') {
+        c = skip_space(c);
+        if (*c != ':')
+            return false;
+    }
     c = skip_space(c + 1);
 
 value:
-    switch (*c) {
-    case '"':
-        s = c + 1;
-        if (!(c = string_end(begin, s, end, &escaped)))
+    if (*c == '"') {
+        s = ++c;
+        NEXT_HIT(c);
+        if (__builtin_expect(*c != '"', 0) && !(c = end_string(begin, c, end)))
             return false;
-        f->text[k->string] = (ax_span){s, (size_t)(c - s)};
-        seen |= (uint64_t)(c > s) << k->string;
+        if (k->string) {
+            f->text[k->string] = (ax_span){s, (size_t)(c - s)};
+            seen |= (uint64_t)(c > s) << k->string;
+        }
         c++;
-        break;
-
+        goto after;
+    }
+    switch (*c) {
     case '{':
-        if (depth == AX_CHUNK_MAX_DEPTH)
+        if (top == stack + AX_CHUNK_MAX_DEPTH - 1)
             return false;
-        stack[depth++] = k->object;
+        *++top = k->object;
         context = &d->objects[k->object];
         c = skip_space(c + 1);
         if (*c == '}')
@@ -456,9 +557,9 @@ value:
         goto member;
 
     case '[':
-        if (depth == AX_CHUNK_MAX_DEPTH)
+        if (top == stack + AX_CHUNK_MAX_DEPTH - 1)
             return false;
-        stack[depth++] = k->array | LIST;
+        *++top = k->array | LIST;
         c = skip_space(c + 1);
         if (*c == ']')
             goto close_array;
@@ -473,32 +574,31 @@ value:
         if (*c == '0') {
             c++;
         } else if (*c >= '1' && *c <= '9') {
-            do {
-                if (__builtin_mul_overflow(number, (int64_t)10, &number) ||
-                    __builtin_add_overflow(number, (int64_t)(*c - '0'), &number))
-                    number = INT64_MAX;
-            } while (*++c >= '0' && *c <= '9');
+            if (k->integer)
+                c = read_digits(c, &number);
+            else
+                c = skip_digits(c);
         } else {
             return false;
         }
         if (*c == '.') {
             integer = false;
-            if (*++c < '0' || *c > '9')
+            if (!digit(*++c))
                 return false;
-            while (*c >= '0' && *c <= '9')
-                c++;
+            c = skip_digits(c);
         }
         if (*c == 'e' || *c == 'E') {
             integer = false;
             c++;
             c += *c == '+' || *c == '-';
-            if (*c < '0' || *c > '9')
+            if (!digit(*c))
                 return false;
-            while (*c >= '0' && *c <= '9')
-                c++;
+            c = skip_digits(c);
         }
-        f->number[k->integer] = number;
-        seen |= (uint64_t)integer << k->integer;
+        if (k->integer) {
+            f->number[k->integer] = number;
+            seen |= (uint64_t)integer << k->integer;
+        }
         break;
     }
 
@@ -525,13 +625,17 @@ value:
     }
 
 after:
+    if (*c == ',' && !(*top & LIST)) {
+        c = skip_space(c + 1);
+        goto member;
+    }
     c = skip_space(c);
-    if (stack[depth - 1] & LIST) {
-        const array *list = &d->arrays[stack[depth - 1] & ~LIST];
+    if (*top & LIST) {
         if (*c == ',') {
+            const array *list = &d->arrays[*top & ~LIST];
             k = &list->element;
             if (list->first_only) {
-                stack[depth - 1] = LIST;
+                *top = LIST;
                 k = &NO_KEY;
             }
             c = skip_space(c + 1);
@@ -542,9 +646,9 @@ after:
     close_array:
         c++;
         /* The root is an object, so there is something below. */
-        depth--;
-        if (!(stack[depth - 1] & LIST))
-            context = &d->objects[stack[depth - 1]];
+        top--;
+        if (!(*top & LIST))
+            context = &d->objects[*top];
         goto after;
     }
     if (*c == ',') {
@@ -557,14 +661,15 @@ close_object:
     c++;
     if (seen & context->from)
         seen = (seen & ~context->from) | BIT(context->to);
-    if (--depth == 0) {
-        f->seen = seen;
+    if (top == stack) {
+        f->seen = seen & ~BIT(NOTHING);
         return c == end;
     }
+    top--;
     if (c == end)
         return false;
-    if (!(stack[depth - 1] & LIST))
-        context = &d->objects[stack[depth - 1]];
+    if (!(*top & LIST))
+        context = &d->objects[*top];
     goto after;
 }
 
@@ -577,6 +682,32 @@ static ax_span text_of(const found *f, int slot)
 {
     return f->seen & BIT(slot) ? f->text[slot] : (ax_span){"", 0};
 }
+
+static __attribute__((noinline)) void report(const found *f, ax_chunk *out, uint32_t *flags)
+{
+    for (size_t i = 0; i < sizeof MEANING / sizeof *MEANING; i++)
+        *flags |= f->seen & MEANING[i].slots ? MEANING[i].flag : 0;
+    if (f->seen & BIT(FINISH))
+        out->finish = finish_of(f->text[FINISH]);
+    out->usage.prompt = number_of(f, PROMPT);
+    out->usage.completion = number_of(f, COMPLETION);
+    out->usage.cached = number_of(f, CACHED);
+    out->usage.reasoning = number_of(f, REASONING_TOKENS);
+    out->sent_ns = number_of(f, SENT_NS);
+    out->seq = number_of(f, SEQ);
+    out->error_code = number_of(f, ERROR_CODE);
+    out->error_type = text_of(f, f->seen & BIT(ERROR_TYPE) ? ERROR_TYPE : ERROR_CODE_TEXT);
+    out->error_message = text_of(f, f->seen & BIT(ERROR_MESSAGE) ? ERROR_MESSAGE : ERROR_TEXT);
+}
+
+static const ax_chunk ABSENT = {
+    .usage = {-1, -1, -1, -1},
+    .error_message = {"", 0},
+    .error_type = {"", 0},
+    .error_code = -1,
+    .sent_ns = -1,
+    .seq = -1,
+};
 
 uint32_t ax_chunk_scan(ax_dialect which, ax_span event_name, ax_span data, ax_chunk *out)
 {
@@ -598,23 +729,15 @@ uint32_t ax_chunk_scan(ax_dialect which, ax_span event_name, ax_span data, ax_ch
         flags = AX_CHUNK_DONE;
     else
         flags = AX_CHUNK_MALFORMED;
-    for (size_t i = 0; i < sizeof MEANING / sizeof *MEANING; i++)
-        flags |= f.seen & MEANING[i].slots ? MEANING[i].flag : 0;
     if (event_name.len == 5 && memcmp(event_name.ptr, "error", 5) == 0)
         flags |= AX_CHUNK_ERROR;
 
-    out->flags = flags;
-    out->finish = flags & AX_CHUNK_FINISH ? finish_of(f.text[FINISH]) : AX_FINISH_NONE;
-    out->usage.prompt = number_of(&f, PROMPT);
-    out->usage.completion = number_of(&f, COMPLETION);
-    out->usage.cached = number_of(&f, CACHED);
-    out->usage.reasoning = number_of(&f, REASONING_TOKENS);
-    out->sent_ns = number_of(&f, SENT_NS);
-    out->seq = number_of(&f, SEQ);
-    out->error_code = number_of(&f, ERROR_CODE);
-    out->error_type = text_of(&f, f.seen & BIT(ERROR_TYPE) ? ERROR_TYPE : ERROR_CODE_TEXT);
-    out->error_message = text_of(&f, f.seen & BIT(ERROR_MESSAGE) ? ERROR_MESSAGE : ERROR_TEXT);
+    *out = ABSENT;
+    if (f.seen & ~TEXT_SLOTS)
+        report(&f, out, &flags);
+    else if (f.seen)
+        flags |= AX_CHUNK_TEXT;
     if ((flags & AX_CHUNK_ERROR) && out->error_message.len == 0)
         out->error_message = data;
-    return flags;
+    return out->flags = flags;
 }

@@ -91,10 +91,11 @@ static inline bool token_char(char c)
 
 static inline int hex(char c)
 {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    unsigned value = (unsigned)(unsigned char)c - '0';
+    if (value <= 9)
+        return (int)value;
+    value = ((unsigned)(unsigned char)c | 0x20) - 'a';
+    return value <= 5 ? (int)value + 10 : -1;
 }
 
 static ax_http1_event fail(ax_http1 *p, const char *error)
@@ -515,30 +516,59 @@ line_complete:
     return AX_HTTP1_NEED;
 }
 
+static ax_http1_event finished(ax_http1 *p)
+{
+    if (p->state == FAILED)
+        return AX_HTTP1_FAIL;
+    p->state = DONE;
+    return AX_HTTP1_END;
+}
+
+/* A size line in its usual form, whole in the fed bytes: a few digits, CRLF. Nothing is consumed if it
+ * is anything else, the last chunk included. */
+static inline bool read_plain_size(ax_http1 *p, const char **cur, const char *end)
+{
+    const char *c = *cur;
+    int64_t size = 0;
+    int digit;
+    if (end - c < 10)
+        return false;
+    for (const char *limit = c + 8; c < limit && (digit = hex(*c)) >= 0; c++)
+        size = size << 4 | digit;
+    if (size == 0 || c[0] != '\r' || c[1] != '\n')
+        return false;
+    p->left = size;
+    *cur = c + 2;
+    return true;
+}
+
 ax_http1_event ax_http1_next(ax_http1 *p, const char **cur, const char *end, ax_span *span)
 {
     for (;;) {
         const char *c = *cur;
-        size_t have = (size_t)(end - c);
+        if (c == end)
+            return p->state < NO_BODY ? AX_HTTP1_NEED : finished(p);
         switch (p->state) {
         case NO_BODY:
         case DONE:
-            p->state = DONE;
-            return AX_HTTP1_END;
         case FAILED:
-            return AX_HTTP1_FAIL;
-        default:
-            break;
-        }
-        if (have == 0)
-            return AX_HTTP1_NEED;
-
-        switch (p->state) {
+            return finished(p);
+        case SIZE_FIRST:
+            if (!read_plain_size(p, cur, end)) {
+                if (read_size(p, cur, end) == AX_HTTP1_FAIL)
+                    return AX_HTTP1_FAIL;
+                break;
+            }
+            p->state = DATA;
+            c = *cur;
+            if (c == end)
+                return AX_HTTP1_NEED;
+            /* fall through */
         case DATA:
             span->ptr = c;
-            if ((uint64_t)p->left > have) {
-                p->left -= (int64_t)have;
-                span->len = have;
+            if (p->left > end - c) {
+                span->len = (size_t)(end - c);
+                p->left -= end - c;
                 *cur = end;
                 return AX_HTTP1_BODY;
             }
@@ -554,7 +584,6 @@ ax_http1_event ax_http1_next(ax_http1 *p, const char **cur, const char *end, ax_
             }
             *cur = c;
             return AX_HTTP1_BODY;
-        case SIZE_FIRST:
         case SIZE:
         case SIZE_GAP:
         case EXTENSION:
@@ -566,7 +595,7 @@ ax_http1_event ax_http1_next(ax_http1 *p, const char **cur, const char *end, ax_
             break;
         case FIXED:
             span->ptr = c;
-            span->len = (uint64_t)p->left < have ? (size_t)p->left : have;
+            span->len = (size_t)(p->left < end - c ? p->left : end - c);
             p->left -= (int64_t)span->len;
             *cur = c + span->len;
             if (p->left == 0)
@@ -574,7 +603,7 @@ ax_http1_event ax_http1_next(ax_http1 *p, const char **cur, const char *end, ax_
             return AX_HTTP1_BODY;
         case UNTIL_CLOSE:
             span->ptr = c;
-            span->len = have;
+            span->len = (size_t)(end - c);
             *cur = end;
             return AX_HTTP1_BODY;
         default: {

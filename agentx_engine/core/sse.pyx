@@ -38,6 +38,27 @@ cdef class SseParser:
             raise MemoryError
         return out
 
+    def feed_each(self, bytes data not None, Py_ssize_t piece):
+        cdef const char *begin = data
+        cdef const char *end = begin + len(data)
+        cdef const char *cur = begin
+        cdef const char *stop
+        cdef ax_sse_event ev
+        if piece < 1:
+            raise ValueError(f"a piece has at least one byte, not {piece}")
+        out = []
+        while cur < end:
+            stop = end if end - cur < piece else cur + piece
+            with nogil:
+                self.last = ax_sse_next(&self.p, &cur, stop, &ev)
+                while self.last == AX_SSE_NEED and stop < end:
+                    stop = end if end - cur < piece else cur + piece
+                    self.last = ax_sse_next(&self.p, &cur, stop, &ev)
+            if self.last != AX_SSE_EVENT:
+                break
+            out.append(event_of(&ev))
+        return out
+
     def eof(self):
         cdef ax_sse_event ev
         return [event_of(&ev)] if ax_sse_eof(&self.p, &ev) == AX_SSE_EVENT else []
