@@ -33,7 +33,7 @@ class RopeBuilder:
 
     def __len__(self) -> int: ...
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Sum of the segments' lengths."""
 
     def append(self, segment: bytes) -> None: ...

@@ -79,7 +79,7 @@ cdef class RopeBuilder:
         return self.rope.count
 
     @property
-    def bytes(self):
+    def nbytes(self):
         return self.rope.bytes
 
     def append(self, bytes segment not None):

@@ -84,7 +84,7 @@ def test_builder_against_a_list(operations):
             builder.append(op)
             model += [op] if op else []
         assert len(builder) == len(model)
-        assert builder.bytes == sum(map(len, model))
+        assert builder.nbytes == sum(map(len, model))
         frozen.append((builder.snapshot(b"<", b">"), b"<" + b"".join(model) + b">"))
     for rope, expected in frozen:
         assert bytes(rope) == expected
