@@ -39,12 +39,16 @@ static void accept_all(ax_metronome *m)
                 close(fd);
             }
         } else if ((errno == EMFILE || errno == ENFILE) && m->spare_fd >= 0) {
-            /* Left in the queue, the connection would keep the loop awake and its client waiting. */
+            /* Left in the queue, the connection would keep the loop awake and its client waiting. The
+             * kernel wants a descriptor before it looks into the queue, so that EMFILE does not say
+             * that there is a connection. */
             close(m->spare_fd);
             fd = accept(m->listen_fd, NULL, NULL);
             if (fd >= 0)
                 close(fd);
             m->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            if (fd < 0)
+                return;
             m->refused++;
         } else if (errno != ECONNABORTED && errno != EINTR) {
             return;

@@ -6,9 +6,11 @@ in tests/sim/test_process.py.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import resource
 import socket
 import threading
 import time
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 
 from agentx_engine.core import truth
+from agentx_engine.sim.process import ChildServer
 
 FAST: dict[str, Any] = {"ttft_us": 2000, "interval_us": 500}
 
@@ -389,6 +392,28 @@ def test_client_that_leaves_is_counted() -> None:
             time.sleep(0.01)
     assert (stats["requests"], stats["answers"], stats["aborted"]) == (1, 0, 1)
     assert stats["connections_open"] == 1  # that of /stats
+
+
+def test_without_descriptors_new_connections_are_closed_and_old_ones_served() -> None:
+    body = request(5)
+    with ChildServer("agentx_engine.sim.truth_main", ["metronome", "--ttft-us", "1000"]) as server:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (40, 40))
+        socks = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(60)]
+        served = closed = 0
+        for sock in socks:
+            with sock, contextlib.suppress(ConnectionError):
+                sock.sendall(head(body) + body)
+                answer = sock.recv(16, socket.MSG_PEEK)
+                if answer:
+                    check_answer(read_answer(sock)[1], 5, len(body))
+                    served += 1
+                    continue
+            closed += 1
+        stats = server.stop()
+    assert stats is not None
+    assert served > 0 and closed > 0 and served + closed == 60
+    assert stats["refused"] >= closed > 60 - 40
+    assert stats["answers"] == served
 
 
 def test_statistics_at_the_end() -> None:
