@@ -10,6 +10,7 @@ from agentx_engine.corpus.clock import CORRECTION, settle
 from agentx_engine.corpus.containers import Place, find_places, read, trace_id
 from agentx_engine.corpus.decode import decode_trace
 from agentx_engine.corpus.digest import content_digest
+from agentx_engine.corpus.hash_ids import request_ids
 from agentx_engine.corpus.model import Subagent, Trace
 from agentx_engine.errors import CorpusError
 
@@ -127,12 +128,18 @@ class Corpus:
             seen[entry.agent_id] = i
 
     def check(self, on_trace: Callable[[int], None] | None = None) -> None:
-        """Decodes every selected trace once, so that a broken one is found before a run, not during it.
+        """Decodes every selected trace and its ids, so that a broken one is found before a run, not in it.
 
         `on_trace(index)` is called after each. Raises CorpusError for the first that cannot be replayed.
         """
         for index in range(len(self)):
-            self.trace(index)
+            trace = self.trace(index)
+            for i, entry in enumerate(trace.requests):
+                if isinstance(entry, Subagent):
+                    for j in range(len(entry.requests)):
+                        request_ids(trace, i, j)
+                else:
+                    request_ids(trace, i)
             if on_trace is not None:
                 on_trace(index)
 

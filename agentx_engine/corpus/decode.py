@@ -3,11 +3,11 @@
 More than 95 % of a trace are digits of `hash_ids`, and a JSON decoder walks all of them to find the end of
 each list. Here the lists are cut out first: `]` is found at memchr speed, each list is replaced by its
 number, and only the remaining few per cent go through msgspec. Afterwards every number is exchanged for a
-view of its list. A list is therefore not looked into here; `core.ids.parse_ids` does that.
+view of its list. A list is therefore not looked into here; `hash_ids.request_ids` does that.
 
 Why the cut is safe: inside a JSON string a quote is always escaped, so the bytes `"hash_ids"` (without a
 backslash before) are a whole string token, and with a colon after it a key. A list that holds a `]` of its
-own cannot be a list of ids; such a text fails, or leaves a list that fails in parse_ids. A number that comes
+own cannot be a list of ids; such a text fails, or leaves a list that fails there. A number that comes
 back twice or was never given out sends the trace to the plain decoder.
 
 Three steps, each only if the one before fails: strict decode; repair of what does not change the meaning
@@ -66,7 +66,6 @@ _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 
 _HASH_IDS = re.compile(rb'"hash_ids"\s*+:\s*+\[')
-_NUMBER = re.compile(rb"[0-9]{1,9}")
 _NULL_IDS = re.compile(rb'"hash_ids"\s*+:\s*+null')
 _LIST = re.compile(rb"\[[-+0-9.eE,\s]*+\]")
 _BACKSLASH = 0x5C
@@ -167,10 +166,14 @@ def decode_trace(data: bytes, where: str, warn: Warn) -> Trace:
     )
 
 
-def _cut(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+_Spans = dict[bytes, tuple[int, int]]
+"""Where the lists of ids stood, by what stands there instead."""
+
+
+def _cut(data: bytes) -> tuple[bytes, _Spans]:
     """The text with each list of ids replaced by its number, and where the lists stood."""
     parts: list[bytes] = []
-    spans: list[tuple[int, int]] = []
+    spans: _Spans = {}
     done = look = 0
     while match := _HASH_IDS.search(data, look):
         look = match.end()
@@ -179,8 +182,9 @@ def _cut(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         end = data.find(b"]", look) + 1
         if not end:
             break
-        parts += (data[done : look - 1], b"%d" % len(spans))
-        spans.append((look - 1, end))
+        number = b"%d" % len(spans)
+        parts += (data[done : look - 1], number)
+        spans[number] = (look - 1, end)
         done = look = end
     parts.append(data[done:])
     return b"".join(parts), spans
@@ -206,20 +210,16 @@ def _leaves(wire: _TraceJson) -> list[tuple[int, int | None, AnyRequest]]:
     return leaves
 
 
-def _restore(wire: _TraceJson, data: bytes, spans: list[tuple[int, int]]) -> bool:
+def _restore(wire: _TraceJson, data: bytes, spans: _Spans) -> bool:
     """Exchanges the numbers for views of the lists. False if they are not the ones handed out."""
     view = memoryview(data)
-    unused: list[tuple[int, int] | None] = list(spans)
     for _, _, request in _leaves(wire):
         text = bytes(request.hash_ids)
         if text == b"[]":
             continue
-        if not _NUMBER.fullmatch(text) or int(text) >= len(spans):
-            return False
-        span = unused[int(text)]
+        span = spans.pop(text, None)
         if span is None:
             return False
-        unused[int(text)] = None
         force_setattr(request, "hash_ids", Raw(view[span[0] : span[1]]))
     return True
 
@@ -249,7 +249,7 @@ def _decode(text: bytes, where: str, warn: Warn) -> _TraceJson:
             f"{where}: NaN and Infinity are not JSON; they are read as null (not recorded)",
         )
         wire = _decode(literals, where, warn)
-    for i, _, request in _leaves(wire):
+    for i, _, request in _leaves(wire) if b'"?"' in text else ():
         if isinstance(request, UnknownRequest):
             warn(
                 "unknown_request_type",

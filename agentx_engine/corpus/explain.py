@@ -92,7 +92,7 @@ def wrong_field(where: str, trace_id: str | None, path: str, what: str, data: by
 
 
 def bad_ids(trace: Trace, entry: int, inner: int | None, text: Raw, error: IdsError) -> CorpusError:
-    """The error for a `hash_ids` list that `core.ids.parse_ids` refuses. `entry`, `inner`: which request."""
+    """The error for a `hash_ids` list that `core.ids.parse_ids` refuses; numbers as in request_ids."""
     place = f"request {entry}" if inner is None else f"request {entry}, inner request {inner}"
     piece = bytes(text)[error.offset :]
     return CorpusError(

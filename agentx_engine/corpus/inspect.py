@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agentx_engine.core.ids import IdsError, parse_ids
+from agentx_engine.core.ids import common_prefix
 from agentx_engine.corpus.catalog import Corpus
-from agentx_engine.corpus.explain import bad_ids
+from agentx_engine.corpus.hash_ids import request_ids
 from agentx_engine.corpus.model import AnyRequest, Entry, Subagent, Trace, UnknownRequest
 
 FAN_OUT_WINDOW_S = 1.0
 _BITMAP_IDS = 1 << 26
+_NO_IDS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
 class Distribution(msgspec.Struct):
@@ -231,61 +232,65 @@ def _reuse(trace: Trace, leaves: list[Leaf], tally: _Tally) -> tuple[int, int, i
     previous: dict[int, NDArray[np.int32]] = {}  # stream (-1 = root, else the entry) -> its last ids
     for _, i, j, request in sorted(leaves, key=lambda leaf: leaf[:3]):
         inner = isinstance(trace.requests[i], Subagent)
-        try:
-            ids = parse_ids(request.hash_ids)
-        except IdsError as error:
-            raise bad_ids(trace, i, j if inner else None, request.hash_ids, error) from None
-        hit = seen.leading(ids)
-        seen.add(ids)
+        ids = request_ids(trace, i, j if inner else None)
+        # What the stream's last request listed is known already: only the rest is looked up.
+        stream = i if inner else -1
+        last = previous.get(stream, _NO_IDS)
+        shared = common_prefix(last, ids)
+        hit = shared + seen.visit(ids[shared:])
         blocks += len(ids)
         hits += hit
         whole = request.in_tokens // trace.block_size
         tally.values["new_tokens"].append(request.in_tokens - min(hit, whole) * trace.block_size)
-        stream = i if inner else -1
         if not len(ids):
             tally.oddities["no hash_ids"] += 1
-        elif stream in previous and np.array_equal(ids, previous[stream]):
+        elif shared == len(ids) == len(last):
             tally.oddities["same hash_ids as the request before"] += 1
         if len(ids) and len(ids) < whole:
             tally.oddities["fewer hash_ids than whole blocks"] += 1
         if len(ids) > whole:
             tally.oddities["more hash_ids than whole blocks"] += 1
         previous[stream] = ids
-    return blocks, seen.count, hits
+    return blocks, len(seen), hits
 
 
 class _Seen:
     """A set of ids: a bitmap as long as ids are small, as they are in all known corpora."""
 
     def __init__(self) -> None:
-        self.count = 0
         self._bitmap = np.zeros(1 << 12, dtype=np.bool_)
         self._large: set[int] = set()
 
-    def leading(self, ids: NDArray[np.int32]) -> int:
-        known = self._known(ids)
-        return len(ids) if known.all() else int(known.argmin())
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._bitmap)) + len(self._large)
 
-    def add(self, ids: NDArray[np.int32]) -> None:
-        fresh = np.unique(ids[~self._known(ids)])
-        self.count += len(fresh)
-        small = fresh[fresh < _BITMAP_IDS]
-        if len(small) and (top := int(small[-1])) >= len(self._bitmap):
+    def visit(self, ids: NDArray[np.int32]) -> int:
+        """How many leading ids are members; afterwards all ids are."""
+        if not len(ids):
+            return 0
+        top = int(ids.max())
+        if top >= _BITMAP_IDS:
+            return self._visit_large(ids)
+        if top >= len(self._bitmap):
             grown = np.zeros(min(_BITMAP_IDS, 2 * (top + 1)), dtype=np.bool_)
             grown[: len(self._bitmap)] = self._bitmap
             self._bitmap = grown
-        self._bitmap[small] = True
-        self._large.update(fresh[fresh >= _BITMAP_IDS].tolist())
+        known = self._bitmap[ids]
+        self._bitmap[ids] = True
+        first = int(known.argmin())
+        return len(ids) if known[first] else first
 
-    def _known(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        inside = ids < len(self._bitmap)
-        if inside.all():
-            return self._bitmap[ids]
+    def _visit_large(self, ids: NDArray[np.int32]) -> int:
+        small = ids < _BITMAP_IDS
+        before = [int(x) in self._large for x in ids[~small].tolist()]
         known = np.zeros(len(ids), dtype=np.bool_)
+        known[~small] = before
+        inside = small & (ids < len(self._bitmap))
         known[inside] = self._bitmap[ids[inside]]
-        for at in np.flatnonzero(~inside).tolist():
-            known[at] = int(ids[at]) in self._large
-        return known
+        self._large.update(ids[~small].tolist())
+        self.visit(ids[small])
+        first = int(known.argmin())
+        return len(ids) if known[first] else first
 
 
 def _tally_sizes(row: TraceStats, root: list[AnyRequest], agents: list[Subagent], tally: _Tally) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.trace_files import dump, request, subagent, trace, without
 
 from agentx_engine.core.ids import parse_ids
+from agentx_engine.corpus import request_ids
 from agentx_engine.corpus.decode import decode_id, decode_trace, leading_id
 from agentx_engine.corpus.model import Subagent, TraceRequest
 from agentx_engine.errors import CorpusError
@@ -300,6 +301,14 @@ def test_decode_id_wherever_it_stands():
     assert decode_id(dump({"requests": [{"id": "inner"}], "id": "outer"}), "f") == "outer"
 
 
+def test_ids_of_a_request():
+    t = decode(trace(requests=[request(), subagent()]))
+    assert request_ids(t, 0).tolist() == [1, 2, 3]
+    assert request_ids(t, 1, 1).tolist() == [7, 8, 9]
+    with pytest.raises(TypeError):
+        request_ids(t, 1)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -332,13 +341,22 @@ def mutated_traces(draw: st.DrawFn) -> bytes:
 @example(b'{"id":"\\ud800"}')
 @example(b'{"\\ud800":1}')
 @example(b'{"id":"a","x":NaN')
+@example(dump(trace()).replace(b"[1,2,3]", b"[\x801,2,3]"))
+@example(dump(trace()).replace(b"[1,2,3]", b"[1,2,3]]"))
+@example(dump(trace()).replace(b"[1,2,3]", b'["]",2,3]'))
 def test_nothing_but_a_corpus_error_gets_out(data: bytes):
     try:
         t = decode(data)
+        for i, entry in enumerate(t.requests):
+            if isinstance(entry, Subagent):
+                for j in range(len(entry.requests)):
+                    request_ids(t, i, j)
+            else:
+                request_ids(t, i)
     except CorpusError as error:
         assert str(error).startswith("f.jsonl line 3")
     else:
-        assert json.loads(data)["id"] == t.id
+        assert json.loads(data)["id"] == t.id  # no text is taken for a trace that is not JSON
 
 
 @settings(max_examples=80, deadline=None)

@@ -397,6 +397,15 @@ class TestCorpus:
             corpus.trace(3)
 
 
+def test_check_finds_broken_ids_too(tmp_path: Path):
+    bad = [request(), subagent(3.0, [request(3.0, hash_ids=[1, "x"])])]
+    path = write_lines(tmp_path / "x.jsonl", [trace("a"), trace("b", requests=bad)])
+    corpus = open_corpus(path)
+    corpus.trace(1)
+    with pytest.raises(CorpusError, match="line 2: trace 'b', request 1, inner request 0: field `hash_ids`"):
+        corpus.check()
+
+
 def test_recorded_traces(shared: Path):
     shown: list[str] = []
     corpus = open_corpus(shared / "traces", on_warning=shown.append)
