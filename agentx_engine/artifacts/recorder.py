@@ -14,7 +14,7 @@ from agentx_engine.artifacts.wall import WallPairing
 from agentx_engine.artifacts.writer import LineWriter, WriterReport
 from agentx_engine.errors import UserError
 from agentx_engine.metrics.record import RequestIdentity, RequestRecord
-from agentx_engine.metrics.request import compute
+from agentx_engine.metrics.request import TemplateTokens, compute
 from agentx_engine.metrics.summary import SHORT_ANSWER, Summary
 from agentx_engine.replay.protocols import TreeEnd, TreeIdentity
 from agentx_engine.transport.base import Outcome
@@ -34,8 +34,10 @@ class Recorder:
         scrub: Scrubber,
         *,
         fail_on_short: bool = False,
+        template_tokens: TemplateTokens | None = None,
     ) -> None:
-        """`fail_on_short` counts an answer that is too short as a failure. UserError for an unwritable folder."""
+        """`fail_on_short` counts a short answer as a failure. UserError for an unwritable folder."""
+        self._template_tokens = template_tokens
         self._fail_on_short = fail_on_short
         self._summary = summary
         self._wall = wall
@@ -59,7 +61,7 @@ class Recorder:
             # Scrubbed here, once, so that neither the summary nor a line can show a secret.
             result.error = None if result.error is None else self._scrub.text(result.error)
             result.error_type = None if result.error_type is None else self._scrub.text(result.error_type)
-        metrics = compute(record)
+        metrics = compute(record, self._template_tokens)
         failure = SHORT_ANSWER if self._fail_on_short and result.outcome.ok and metrics.short_answer else None
         self._summary.add(record, metrics, failure)
         line = encode_line(record, metrics, self._wall, failure)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 
 from agentx_engine.cli.settings import ReplaySettings
+from agentx_engine.errors import PreflightError
+from agentx_engine.transport.control import ControlClient
 from agentx_engine.transport.endpoint import Endpoint, Resolved, parse_base_url, resolve
 from agentx_engine.transport.native import Address, NativeOptions, NativeTransport
+from agentx_engine.transport.preflight import PreflightReport, check_model, preflight
+from agentx_engine.transport.probe import LimitField, Support, TemplateReport
 
 NS = 1_000_000_000
+CONNECT_S = 3.0
 SIM_MODULE = "agentx_engine.sim.server_main"
 
 
@@ -25,9 +31,21 @@ class Server(msgspec.Struct):
     models: list[str]
     addresses: list[Address]
     options: NativeOptions
-    max_context: int | None = None
-    marker_tokens: int = 1
-    report: Any = None  # of the preflight
+    report: PreflightReport
+    limit_field: LimitField
+    include_usage: bool
+
+    @property
+    def template(self) -> TemplateReport | None:
+        """What the chat template adds to prompts, if that could be measured exactly."""
+        template = self.report.template
+        return template if template is not None and template.fit else None
+
+    @property
+    def marker_tokens(self) -> int:
+        """What a cache-bust marker costs, by the server's own count if it was measured."""
+        template = self.report.template
+        return 1 if template is None else round(template.marker)
 
     def transport(self) -> NativeTransport:
         return NativeTransport(self.addresses, self.options)
@@ -54,8 +72,20 @@ def transport_options(settings: ReplaySettings) -> NativeOptions:
     )
 
 
-def _described(endpoint: Endpoint, resolved: Resolved) -> dict[str, Any]:
-    address = resolved.addresses[0][1]
+async def _reachable(resolved: Resolved) -> tuple[Any, ...]:
+    """The first address of a name that takes a connection, or simply the first."""
+    loop = asyncio.get_running_loop()
+    if len(resolved.addresses) > 1:
+        for family, address in resolved.addresses:
+            with contextlib.suppress(OSError, TimeoutError), socket.socket(family) as probe:
+                probe.setblocking(False)
+                async with asyncio.timeout(CONNECT_S):
+                    await loop.sock_connect(probe, address)
+                return address
+    return resolved.addresses[0][1]
+
+
+def _described(endpoint: Endpoint, resolved: Resolved, address: tuple[Any, ...]) -> dict[str, Any]:
     return {
         "url": endpoint.base_url,
         "chat_path": endpoint.chat_path,
@@ -76,16 +106,49 @@ async def connect(settings: ReplaySettings, say: Callable[[str], None]) -> Async
             urls = [await _simulate(settings, stack, say)]
         endpoints = [parse_base_url(url, settings.endpoint_path) for url in urls]
         resolved = [await asyncio.to_thread(resolve, endpoint) for endpoint in endpoints]
+        report = await _preflight(settings, endpoints, say)
+        found = report.probe
+        limit_field = found.limit_field if found is not None else settings.max_tokens_field
+        if limit_field != settings.max_tokens_field:
+            say(f"note: the server wants {limit_field}, so that is what is sent")
+        addresses = [await _reachable(r) for r in resolved]
         yield Server(
-            endpoints=[_described(e, r) for e, r in zip(endpoints, resolved, strict=True)],
+            endpoints=[_described(e, r, a) for e, r, a in zip(endpoints, resolved, addresses, strict=True)],
             hosts=[e.host for e in endpoints],
-            models=settings.model or ["simulated"],
-            addresses=[
-                Address(r.addresses[0][1], e.netloc, e.chat_path)
-                for e, r in zip(endpoints, resolved, strict=True)
-            ],
+            models=settings.model or [report.model],
+            addresses=[Address(a, e.netloc, e.chat_path) for e, a in zip(endpoints, addresses, strict=True)],
             options=transport_options(settings),
+            report=report,
+            limit_field=limit_field,
+            include_usage=found is None or found.usage is not Support.REJECTED,
         )
+
+
+async def _preflight(
+    settings: ReplaySettings, endpoints: list[Endpoint], say: Callable[[str], None]
+) -> PreflightReport:
+    async with ControlClient(dict(settings.headers), settings.api_key) as client:
+        report = await preflight(
+            client,
+            endpoints,
+            model=settings.model[0] if settings.model else None,
+            wait_s=settings.wait_ready_s,
+            send_probe=settings.probe,
+            template=settings.probe,
+            empty_cache=settings.reset_cache,
+            limit_field=settings.max_tokens_field,
+            extra_body={"ignore_eos": settings.ignore_eos} | settings.extra_body,
+        )
+    for endpoint, found in zip(endpoints, report.endpoints, strict=True):
+        for name in settings.model[1:]:
+            check_model(endpoint, found.models or None, name)
+    for text in report.warnings:
+        say(f"note: {text}")
+    if settings.ignore_eos and report.probe is not None and report.probe.ignore_eos is Support.REJECTED:
+        raise PreflightError(
+            f"{endpoints[0]}: ignore_eos is refused, so no request would succeed; give --no-ignore-eos"
+        )
+    return report
 
 
 async def _simulate(

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import msgspec
+
 from agentx_engine import __version__
 from agentx_engine.artifacts.facts import host_facts, versions
 from agentx_engine.artifacts.folder import RunFolder, default_name
@@ -30,7 +32,7 @@ from agentx_engine.cli.report import render
 from agentx_engine.cli.server import Server, connect
 from agentx_engine.cli.settings import ReplaySettings
 from agentx_engine.corpus import Corpus, open_corpus
-from agentx_engine.errors import CorpusError, UserError
+from agentx_engine.errors import CorpusError, PreflightError, UserError
 from agentx_engine.metrics.remarks import remarks
 from agentx_engine.metrics.stats import histogram_statistics
 from agentx_engine.metrics.summary import Summary
@@ -42,6 +44,7 @@ from agentx_engine.replay.ids import random_ids, seeded_ids
 from agentx_engine.replay.options import ReplayOptions, ReplayReport
 from agentx_engine.replay.realclock import LoopClock
 from agentx_engine.transport.base import Outcome
+from agentx_engine.transport.preflight import check_context
 from agentx_engine.tree.options import TreeOptions
 
 if TYPE_CHECKING:
@@ -53,8 +56,6 @@ TICK_S = 0.25
 
 def redacted(settings: ReplaySettings) -> dict[str, Any]:
     """The settings as they may be written down."""
-    import msgspec
-
     plain: dict[str, Any] = msgspec.to_builtins(settings)
     plain["urls"] = [redact_url(url) for url in settings.urls]
     plain["api_key"] = None if settings.api_key is None else "[redacted]"
@@ -151,18 +152,22 @@ class Session:
         )
 
     def _select(self, corpus: Corpus, server: Server) -> Corpus:
-        limit = self.settings.max_context
-        if limit == "auto":
-            limit = server.max_context
-            if limit is None:
-                raise UserError(
-                    "--max-context auto: the server does not state its context length; give a number."
-                )
-        if limit is None and self.settings.entries is None:
+        """The traces that are replayed. PreflightError if the server cannot hold them."""
+        settings, window = self.settings, server.report.context_window
+        limit = settings.max_context
+        if window is not None or limit == "auto":
+            # What every prompt has on top; a template's tokens for further messages are not known here.
+            added = server.marker_tokens if settings.cache_bust != "none" else 0
+            if server.template is not None:
+                added += server.template.overhead(1, 1, 0)
+            peak = max(corpus.peak_tokens(index) for index in range(len(corpus)))
+            decision = check_context(window, peak, limit, added)
+            if decision.refusal is not None:
+                raise PreflightError(decision.refusal)
+            limit = decision.limit
+        if limit is None and settings.entries is None:
             return corpus
-        return corpus.select(
-            max_context=int(limit) if limit is not None else None, entries=self.settings.entries
-        )
+        return corpus.select(max_context=limit, entries=settings.entries)
 
     def _describe(self, folder: RunFolder, corpus: Corpus, server: Server) -> None:
         """The body of run.json, as far as it is known before the run."""
@@ -186,7 +191,7 @@ class Session:
                 },
                 "endpoints": server.endpoints,
                 "models": server.models,
-                "preflight": server.report,
+                "preflight": msgspec.to_builtins(server.report),
                 "versions": versions(),
                 "host": host_facts(server.hosts),
             }
@@ -198,14 +203,20 @@ class Session:
         settings = self.settings
         template = BodyTemplate(
             server.models,
-            limit_field=settings.max_tokens_field,
+            limit_field=server.limit_field,
             ignore_eos=settings.ignore_eos,
+            include_usage=server.include_usage,
             extra=settings.extra_body,
         )
         harness = settings.compat == "harness"
         trees = CorpusTrees(corpus, TreeOptions.harness() if harness else None)
         self._recorder = recorder = Recorder(
-            folder.path, self._summary, self._wall, self._scrub, fail_on_short=settings.fail_on_short
+            folder.path,
+            self._summary,
+            self._wall,
+            self._scrub,
+            fail_on_short=settings.fail_on_short,
+            template_tokens=server.template.overhead if server.template is not None else None,
         )
         options = ReplayOptions(
             concurrency=settings.concurrency,
@@ -304,8 +315,6 @@ class Session:
         written: WriterReport,
         counters: dict[str, Any],
     ) -> None:
-        import msgspec
-
         reactor, transport = counters.pop("reactor", {}), counters.pop("transport", None)
         result = self._summary.result()
         result["client"] |= counters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -46,13 +46,13 @@ class ReplaySettings(msgspec.Struct, kw_only=True):
     run_id: str | None
     cache_bust: str
     compat: str | None
-    max_context: int | str | None
+    max_context: int | Literal["auto"] | None
     entries: int | None
     api_key: str | None
     headers: list[tuple[str, str]]
     extra_body: dict[str, Any]
     endpoint_path: str | None
-    max_tokens_field: str
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"]
     ignore_eos: bool
     fail_on_short: bool
     wait_ready_s: float
@@ -97,7 +97,7 @@ def build_parser(prog: str, epilog: str) -> Parser:
         action="append",
         default=[],
         metavar="NAME",
-        help="served model name (default: the first that the server lists); again to map several",
+        help="served model name (default: the only one that is served); again to map several",
     )
     g.add_argument(
         "--api-key", type=secret, metavar="KEY", help=f"default: ${API_KEY_VARIABLE}; never written to a file"

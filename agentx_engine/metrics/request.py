@@ -8,6 +8,7 @@ per-request values): s = `first_sent`, c_1 = `first_content`, c_m = `last_conten
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 # field uses for the output length: 5 % of what was asked, and 50 tokens at most).
 MISMATCH_SHARE = 0.05
 MISMATCH_TOKENS = 50
+KNOWN_TEMPLATE_SHARE = 0.01
+UNKNOWN_TEMPLATE_TOKENS = 8  # per message
+
+TemplateTokens = Callable[[int, int, int], int]  # of numbers of system, user and assistant messages
 
 
 class RequestMetrics(msgspec.Struct, gc=False):
@@ -93,11 +98,13 @@ def far_from(value: int, wanted: int) -> bool:
     return abs(value - wanted) > min(MISMATCH_SHARE * wanted, MISMATCH_TOKENS)
 
 
-def compute(record: RequestRecord) -> RequestMetrics:
+def compute(record: RequestRecord, template_tokens: TemplateTokens | None = None) -> RequestMetrics:
     """The values of one record, whatever its outcome: a broken answer keeps what had arrived.
 
-    `isl_disagrees` compares the server's prompt tokens with the words of the request plus what a template
-    may add (8 tokens per message) within 5 %, so it points to another tokenizer or a cut prompt.
+    `template_tokens` gives what the server's chat template adds to a prompt, if that is known.
+    `isl_disagrees`: the server's prompt tokens are not within 1 % of words and template together; where
+    the template is not known, not within 5 % of the words plus at most 8 tokens per message. It points to
+    another tokenizer or a cut prompt.
     """
     identity, result = record.identity, record.result
     stamps = result.stamps
@@ -131,9 +138,15 @@ def compute(record: RequestRecord) -> RequestMetrics:
     metrics.isl, metrics.osl = usage.prompt, usage.completion
     metrics.reasoning_tokens, metrics.cached_tokens = usage.reasoning, usage.cached
     if usage.prompt is not None:
-        low = metrics.client_isl * (1 - MISMATCH_SHARE)
-        high = metrics.client_isl * (1 + MISMATCH_SHARE) + 8 * sum(identity.roles)
-        metrics.isl_disagrees = not low <= usage.prompt <= high
+        low = high = metrics.client_isl
+        if template_tokens is not None:
+            low = high = low + template_tokens(*identity.roles)
+            share = KNOWN_TEMPLATE_SHARE
+        else:
+            high += UNKNOWN_TEMPLATE_TOKENS * sum(identity.roles)
+            share = MISMATCH_SHARE
+        slack = share * metrics.client_isl
+        metrics.isl_disagrees = not low - slack <= usage.prompt <= high + slack
     osl = usage.completion
     if osl is not None:
         metrics.osl_mismatch = far_from(osl, identity.max_tokens)

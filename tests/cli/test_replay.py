@@ -1,7 +1,10 @@
 """Whole runs against the simulated server, a few seconds each."""
 
+import contextlib
+import io
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ import pytest
 
 from agentx_engine.artifacts.writer import LineWriter
 from agentx_engine.cli.main import main
+from agentx_engine.corpus import open_corpus
 from agentx_engine.corpus.synth import synthesize
 from agentx_engine.sim.process import ChildServer
 
@@ -97,20 +101,80 @@ def test_json_on_stdout_is_nothing_but_json(
     assert json.loads(capfd.readouterr().out) == run_json(out)
 
 
-def test_every_request_fails(
-    server: str, corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_request_fails(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Load generators that exit with 0 although every request failed."""
     out = tmp_path / "run"
-    argv = ["replay", "--url", server, "--corpus", str(corpus), "--concurrency", "2", "--request-count", "4"]
-    argv += ["--no-probe", "--api-key", "wrong-key-0123456789", "--model", "simulated"]
-    assert main([*argv, "--out", str(out)]) == 1
+    with ChildServer(CHILD_MODULE, [*SIM, "--error-rate", "1", "--error-as", "503"]) as child:
+        argv = ["replay", "--url", child.url, "--corpus", str(corpus), "--concurrency", "2"]
+        assert main([*argv, "--request-count", "4", "--no-probe", "--out", str(out)]) == 1
     assert "No request succeeded" in capfd.readouterr().out
     summary = run_json(out)
     assert summary["counts"]["by_outcome"] == {"http_status": summary["counts"]["finished"]}
-    assert summary["errors"][0]["status"] == 401
+    assert summary["errors"][0]["status"] == 503
     lines = (out / "aiperf_artifacts/profile_export.jsonl").read_text().splitlines()
-    assert all(json.loads(line)["error"]["code"] == 401 for line in lines)
+    assert all(json.loads(line)["error"]["code"] == 503 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--api-key", "wrong-key-0123456789"], "refuses the key"),
+        (["--api-key", KEY, "--model", "other"], "'other' is not served; served: simulated"),
+        (["--api-key", KEY, "--model", "simulated", "--model", "other"], "'other' is not served"),
+        (["--api-key", KEY, "--reset-cache", "--endpoint-path", "/v1/nothing"], "--endpoint-path"),
+        (["--api-key", KEY, "--max-context", "auto"], "does not state its context window"),
+    ],
+)
+def test_a_server_that_is_not_what_the_run_needs(
+    server: str, corpus: Path, tmp_path: Path, argv: list[str], said: str
+) -> None:
+    out = tmp_path / "run"
+    command = ["replay", "--url", server, "--corpus", str(corpus), "--out", str(out), *argv]
+    error = io.StringIO()
+    with contextlib.redirect_stderr(error):
+        assert main(command) == 3
+    assert said in error.getvalue()
+    assert KEY not in error.getvalue()
+    assert not out.exists()
+
+
+def test_nobody_listens(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        argv = ["replay", "--url", url, "--corpus", str(corpus), "--out", str(tmp_path / "run")]
+        assert main(argv) == 3
+    assert "refused" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_context_filter(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus = tmp_path / "mixed.jsonl"
+    synthesize(6, 3, corpus)
+    peaks = sorted(open_corpus(corpus).peak_tokens(i) for i in range(6))
+    window = peaks[0] + 64
+    fit = sum(peak + 1 <= window for peak in peaks)  # the marker is one word here
+    assert 0 < fit < 6
+    argv = ["replay", "--corpus", str(corpus), "--concurrency", "1", "--request-count", "2", "--no-probe"]
+    with ChildServer(CHILD_MODULE, [*SIM, "--max-model-len", str(window)]) as child:
+        argv += ["--url", child.url]
+        assert main([*argv, "--out", str(tmp_path / "refused")]) == 3
+        assert "--max-context auto leaves out what does not fit" in capfd.readouterr().err
+        assert main([*argv, "--max-context", "auto", "--out", str(tmp_path / "run")]) == 0
+    run = run_json(tmp_path / "run", "run.json")
+    assert run["corpus"]["traces"] == fit
+    assert run["corpus"]["left_out"] == {"max_context": 6 - fit}
+
+
+def test_a_run_that_is_reproduced_has_the_same_ids(server: str, corpus: Path, tmp_path: Path) -> None:
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--concurrency", "1", "--request-count", "3"]
+    argv += ["--api-key", KEY, "--no-probe", "--ui", "none"]
+    ids = []
+    for name, run_id in (("a", "X"), ("b", "X"), ("c", "Y")):
+        assert main([*argv, "--run-id", run_id, "--out", str(tmp_path / name)]) == 0
+        lines = (tmp_path / name / "aiperf_artifacts/profile_export.jsonl").read_text().splitlines()
+        ids.append(sorted(json.loads(line)["metadata"]["x_request_id"] for line in lines))
+    assert ids[0] == ids[1] != ids[2]
 
 
 def test_a_disk_that_fails_makes_the_run_unusable(
@@ -160,7 +224,7 @@ def replay_process(corpus: Path, out: Path, *argv: str) -> subprocess.Popen[str]
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_interrupted(corpus: Path, tmp_path: Path, signals: int) -> None:
-    """With a simulated server of its own. Once: drain and write; twice: write at once. The folder is whole."""
+    """Its own simulated server. Once: drain and write; twice: write at once. The folder is whole."""
     out = tmp_path / "run"
     process = replay_process(corpus, out)
     records = out / "aiperf_artifacts/profile_export.jsonl"

@@ -163,3 +163,11 @@ def test_single_event() -> None:
     assert (m.ttft_ns, m.latency_ns, m.decode_ns, m.second_token_ns) == (200 * MS, 200 * MS, 0, None)
     assert defects(record, m) == []
     assert isinstance(record.result.token_ns, np.ndarray)
+
+
+@pytest.mark.parametrize(("prompt", "disagrees"), [(1052, False), (1062, False), (1063, True), (1041, True)])
+def test_prompt_tokens_against_a_known_template(prompt: int, disagrees: bool) -> None:
+    """1,012 words and a template of 10 tokens per message: 1,052, within 1 % of the words."""
+    record = success(usage=Usage(prompt=prompt, completion=5))
+    metrics = compute(record, lambda system, user, assistant: 10 * (system + user + assistant))
+    assert metrics.isl_disagrees is disagrees
