@@ -6,7 +6,7 @@ import pickle
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentx_engine.core.ids import IdsError, common_prefix, parse_ids
@@ -17,6 +17,7 @@ IDS = st.lists(
 SPACE = st.text(alphabet=" \t\r\n", max_size=3)
 
 
+@settings(deadline=None)
 @given(IDS, st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", ":"), (",\t\t", ":")]), SPACE, SPACE)
 def test_lists(ids, separators, before, behind):
     raw = (before + json.dumps(ids, separators=separators) + behind).encode()
@@ -25,11 +26,13 @@ def test_lists(ids, separators, before, behind):
     assert out.tolist() == ids
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 11), max_size=6).map(lambda ks: [10**k % 2**31 for k in ks]))
 def test_numbers_of_every_length_at_every_distance_from_the_end(ids):
     assert parse_ids(json.dumps(ids).encode()).tolist() == ids
 
 
+@settings(deadline=None)
 @given(SPACE, st.binary(max_size=20))
 def test_any_bytes_are_parsed_as_json_does_or_refused(space, junk):
     raw = space.encode() + b"[" + junk
@@ -46,6 +49,7 @@ def test_any_bytes_are_parsed_as_json_does_or_refused(space, junk):
         assert 0 <= error.value.offset <= len(raw)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0123456789,[] -.e", max_size=24))
 def test_almost_lists(text):
     test_any_bytes_are_parsed_as_json_does_or_refused.hypothesis.inner_test("", text.encode())
@@ -120,6 +124,7 @@ def test_not_a_buffer():
         parse_ids([1, 2])
 
 
+@settings(deadline=None)
 @given(IDS, IDS, IDS)
 def test_common_prefix(head, a, b):
     x, y = (np.array(head + tail, dtype=np.int32) for tail in (a, b))

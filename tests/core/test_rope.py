@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentx_engine.core.rope import Rope, RopeBuilder
@@ -11,6 +11,7 @@ from agentx_engine.core.rope import Rope, RopeBuilder
 SEGMENTS = st.lists(st.binary(max_size=12), max_size=12)
 
 
+@settings(deadline=None)
 @given(SEGMENTS, st.integers(1, 5), st.integers(1, 20))
 def test_windows_tile_the_bytes(segments, max_iov, max_bytes):
     rope = Rope(segments)
@@ -22,6 +23,7 @@ def test_windows_tile_the_bytes(segments, max_iov, max_bytes):
         assert sum(map(len, window)) <= max_bytes
 
 
+@settings(deadline=None)
 @given(SEGMENTS, st.integers(1, 5), st.integers(1, 20), st.integers(1, 20))
 def test_short_writes_resume_at_the_byte(segments, max_iov, max_bytes, step):
     whole = b"".join(segments)
@@ -73,6 +75,7 @@ def test_window_bounds(max_iov, max_bytes):
 OPERATIONS = st.lists(st.one_of(st.binary(max_size=6), st.integers(0, 40)), max_size=60)
 
 
+@settings(deadline=None)
 @given(OPERATIONS)
 def test_builder_against_a_list(operations):
     builder, model, frozen = RopeBuilder(), [], []

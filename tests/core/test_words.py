@@ -56,16 +56,19 @@ def test_splitmix_vector():
     ]
 
 
+@settings(deadline=None)
 @given(U64, U64, U64)
 def test_key(seed, scope, id_):
     assert words_key(seed, scope, id_) == model_key(seed, scope, id_)
 
 
+@settings(deadline=None)
 @given(U64, st.integers(0, 70))
 def test_fill(key, n):
     assert WordPool(WORDS, FIRST).fill(key, n) == model(key, n)
 
 
+@settings(deadline=None)
 @given(U64, U64, st.lists(st.integers(0, 2**31 - 1), max_size=5), st.integers(0, 9))
 def test_blocks(seed, scope, ids, block_size):
     expected = b"".join(model(model_key(seed, scope, i), block_size) for i in ids)
