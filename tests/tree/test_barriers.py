@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentx_engine.tree.barriers import Stream, predecessors
@@ -61,6 +61,7 @@ def plain(streams: list[Stream]) -> dict[TurnRef, tuple[TurnRef, ...]]:
 SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=7)
 
 
+@settings(max_examples=60)
 @given(st.lists(SPANS, min_size=1, max_size=6), st.booleans())
 def test_same_as_the_plain_reading(durations: list[list[Span]], ordered: bool) -> None:
     streams = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentx_engine.tree.model import Message
@@ -146,6 +146,7 @@ def conversations(draw: st.DrawFn) -> list[Turn]:
     return turns
 
 
+@settings(max_examples=50)
 @given(conversations(), st.integers(0, 400))
 def test_prompts_add_up_and_tile(turns: list[Turn], prefix: int) -> None:
     system = min(declared_blocks(prefix, BS), len(turns[0][1]))
@@ -162,6 +163,7 @@ def test_prompts_add_up_and_tile(turns: list[Turn], prefix: int) -> None:
         assert messages
 
 
+@settings(max_examples=50)
 @given(conversations())
 def test_differences_rebuild_the_block_ids(turns: list[Turn]) -> None:
     current: list[int] = []
@@ -170,6 +172,7 @@ def test_differences_rebuild_the_block_ids(turns: list[Turn]) -> None:
         assert current == block_ids[: min(tokens // BS, len(block_ids))]
 
 
+@settings(max_examples=50)
 @given(conversations())
 def test_a_message_that_is_kept_does_not_change(turns: list[Turn]) -> None:
     layouts = lay_out(steps(turns), block_size=BS)
@@ -180,6 +183,7 @@ def test_a_message_that_is_kept_does_not_change(turns: list[Turn]) -> None:
         assert all(m.start + m.blocks <= layout.keep_blocks for m in before[: layout.keep_messages])
 
 
+@settings(max_examples=50)
 @given(conversations())
 def test_answers_are_whole_blocks_after_the_cut(turns: list[Turn]) -> None:
     layouts = lay_out(steps(turns), block_size=BS)
