@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from agentx_engine.errors import UserError
 
@@ -82,7 +82,7 @@ class Child:
         self.cpus = None if cpus is None else frozenset(cpus)
         self.stop_timeout_s = stop_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
+        self._stderr: IO[bytes] | None = None
         self._output = bytearray()
 
     @property
@@ -99,6 +99,8 @@ class Child:
         """Starts the process; returns in milliseconds, before the child has done anything."""
         if self._process is not None:
             raise RuntimeError(f"{self.module} has been started before")
+        # A file and not a pipe: nobody has to read it while the child runs.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", self.module, *self.args],
             stdin=subprocess.DEVNULL,
@@ -126,7 +128,7 @@ class Child:
 
         Raises ChildError if it fails, says nothing, or has not ended after `timeout_s` seconds.
         """
-        if not self._ended(timeout_s):
+        if not self._wait(timeout_s):
             raise self._error(f"has not ended within {timeout_s:g} s")
         if self._running.returncode != 0:
             raise self._error(f"failed ({_how_ended(self._running.returncode)})")
@@ -140,26 +142,20 @@ class Child:
         behind the ready line, if there is one. Does nothing more when called again."""
         process = self._process
         if process is None:
-            self._stderr.close()
             return None
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            self._ended(self.stop_timeout_s)
-        # The group, since the child may have started processes that hold its pipe open. Its number is
-        # not free for another group while one of them lives, and is of no use to us when none does.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None and not process.stdout.closed:
-            self._ended(1.0)
-            process.stdout.close()
-        self._stderr.close()
+            # Not by Popen's methods: they would reap a child that has just ended, before its output is read.
+            os.kill(process.pid, signal.SIGTERM)
+            if not self._wait(self.stop_timeout_s):
+                os.kill(process.pid, signal.SIGKILL)
+                self._wait(None)
+        if self._stderr is not None:
+            self._stderr.close()
         return self._last_line()
 
     def stderr_tail(self) -> str:
         """The end of what the child wrote to stderr; empty once stopped."""
-        if self._stderr.closed:
+        if self._stderr is None or self._stderr.closed:
             return ""
         end = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, end - _STDERR_TAIL_BYTES))
@@ -178,10 +174,16 @@ class Child:
         self.stop()
 
     async def __aenter__(self) -> Self:
+        self.spawn()  # on the loop's thread, see the head of this module
+        ready = asyncio.ensure_future(asyncio.to_thread(self.wait_ready))
         try:
-            self.spawn()  # on the loop's thread, see the head of this module
-            await asyncio.to_thread(self.wait_ready)
+            await asyncio.shield(ready)
         except BaseException:
+            if not ready.done():
+                # Cancelled. The waiting thread cannot be, but returns when the child is dead.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+                await asyncio.gather(ready, return_exceptions=True)
             await asyncio.to_thread(self.stop)
             raise
         return self
@@ -189,31 +191,45 @@ class Child:
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.to_thread(self.stop)
 
-    def _read_until(self, deadline: float, line: bool) -> bool:
-        """Collects stdout until a line is complete (`line`) or until its end. False if time runs out
-        or, with `line`, if the end comes first."""
-        stdout = self._running.stdout
-        if stdout is None or stdout.closed:
-            return not line
-        while not (line and b"\n" in self._output):
+    def _wait(self, timeout_s: float | None, *, for_line: bool = False) -> bool:
+        """Reads what the child prints, until it has ended or, with `for_line`, has printed a line.
+
+        Returns whether that came about in time. Reading goes on meanwhile, so that a full pipe cannot
+        hold the child up.
+        """
+        process, stdout = self._running, self._running.stdout
+        deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+        assert stdout is not None
+        at_end = stdout.closed
+        while not (for_line and b"\n" in self._output):
+            if process.returncode is not None:
+                return not for_line
+            # Not reaped yet: while it is a zombie its number, and so its group's, cannot be another's.
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                self._bury()
+                continue
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+            if left <= 0:
                 return False
-            data = os.read(stdout.fileno(), 65536)
-            if not data:
-                return not line
-            self._output += data
+            if at_end:
+                time.sleep(min(left, 0.005))
+            elif select.select([stdout], [], [], min(left, 0.05))[0]:
+                data = os.read(stdout.fileno(), 65536)
+                self._output += data
+                at_end = not data
         return True
 
-    def _ended(self, timeout_s: float) -> bool:
-        """Waits for the child's end, reading what it prints, so that a full pipe cannot hold it up."""
-        deadline = time.monotonic() + timeout_s
-        self._read_until(deadline, line=False)
-        try:
-            self._running.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+    def _bury(self) -> None:
+        """The child is dead: kills what it has left behind in its group, takes the rest of its output."""
+        process, stdout = self._running, self._running.stdout
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        assert stdout is not None
+        # A descendant that left the group may hold the pipe open for ever.
+        while select.select([stdout], [], [], 1.0)[0] and (data := os.read(stdout.fileno(), 65536)):
+            self._output += data
+        stdout.close()
+        process.wait()
 
     def _last_line(self) -> dict[str, Any] | None:
         lines = self._output.strip().splitlines()
@@ -252,8 +268,8 @@ class ChildServer(Child):
         return f"http://127.0.0.1:{self.port}"
 
     def wait_ready(self) -> None:
-        if not self._read_until(time.monotonic() + self.ready_timeout_s, line=True):
-            if self._ended(0.5):
+        if not self._wait(self.ready_timeout_s, for_line=True):
+            if self._running.returncode is not None:
                 raise self._error(f"failed at its start ({_how_ended(self._running.returncode)})")
             raise self._error(f"was not ready within {self.ready_timeout_s:g} s")
         line, _, rest = bytes(self._output).partition(b"\n")

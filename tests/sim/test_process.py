@@ -90,6 +90,23 @@ def test_usable_from_asyncio() -> None:
     assert gone(asyncio.run(main()))
 
 
+def test_cancelled_while_it_waits(module: Callable[[str], str]) -> None:
+    async def main() -> int:
+        server = ChildServer(module("import time; time.sleep(60)"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5), server:
+                pass
+        return server.pid
+
+    assert gone(asyncio.run(main()))
+
+
+def test_result_of_a_child_that_ended_unseen(module: Callable[[str], str]) -> None:
+    with Child(module("print('{\"fine\": 1}')")) as child:
+        assert gone(child.pid)
+        assert child.stop() == {"fine": 1}
+
+
 def test_failure_at_the_start_quotes_the_child() -> None:
     with ChildServer(TRUTH, ["metronome"]) as server:
         second = ChildServer(TRUTH, ["metronome", "--port", str(server.port)])
