@@ -23,6 +23,11 @@ def default_name() -> Path:
     return Path("agentx-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
+def pretty(value: Any) -> bytes:
+    """JSON for people, in UTF-8, with a line feed at its end."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
 class RunFolder:
     """RUN and RUN/aiperf_artifacts. UserError if it holds something already or cannot be written."""
 
@@ -58,6 +63,6 @@ class RunFolder:
         """Writes RUN/name whole or not at all. OSError if the disk refuses."""
         target = self.path / name
         partial = target.with_name(target.name + ".partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        partial.write_bytes(pretty(value))
         partial.replace(target)
         return target

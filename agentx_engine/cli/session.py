@@ -8,33 +8,26 @@ status says which it was.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import secrets
 import signal
 import sys
-import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import msgspec
-
-from agentx_engine import __version__
-from agentx_engine.artifacts.facts import host_facts, versions
-from agentx_engine.artifacts.folder import RunFolder, default_name
+from agentx_engine.artifacts.folder import RunFolder, default_name, pretty
 from agentx_engine.artifacts.recorder import Recorder
-from agentx_engine.artifacts.redact import Scrubber, redact_headers, redact_json, redact_url, secrets_of
+from agentx_engine.artifacts.redact import Scrubber, secrets_of
 from agentx_engine.artifacts.wall import pair_now
-from agentx_engine.artifacts.writer import WriterReport
+from agentx_engine.cli import documents
 from agentx_engine.cli.display import Progress, View, choose
 from agentx_engine.cli.main import CLIENT_ERROR, INTERRUPTED, OK, UNUSABLE, USAGE
 from agentx_engine.cli.report import render
 from agentx_engine.cli.server import Server, connect
 from agentx_engine.cli.settings import ReplaySettings
 from agentx_engine.corpus import Corpus, open_corpus
-from agentx_engine.errors import CorpusError, PreflightError, UserError
-from agentx_engine.metrics.remarks import remarks
-from agentx_engine.metrics.stats import histogram_statistics
+from agentx_engine.errors import PreflightError, UserError
 from agentx_engine.metrics.summary import Summary
 from agentx_engine.metrics.usage import Collector, Usage
 from agentx_engine.prompt import BodyTemplate, PromptBuilder, default_pool
@@ -42,6 +35,7 @@ from agentx_engine.replay.corpus_trees import CorpusTrees
 from agentx_engine.replay.engine import Replay
 from agentx_engine.replay.ids import random_ids, seeded_ids
 from agentx_engine.replay.options import ReplayOptions, ReplayReport
+from agentx_engine.replay.protocols import IdFactory
 from agentx_engine.replay.realclock import LoopClock
 from agentx_engine.transport.base import Outcome
 from agentx_engine.transport.preflight import check_context
@@ -52,16 +46,7 @@ if TYPE_CHECKING:
 
 NS = 1_000_000_000
 TICK_S = 0.25
-
-
-def redacted(settings: ReplaySettings) -> dict[str, Any]:
-    """The settings as they may be written down."""
-    plain: dict[str, Any] = msgspec.to_builtins(settings)
-    plain["urls"] = [redact_url(url) for url in settings.urls]
-    plain["api_key"] = None if settings.api_key is None else "[redacted]"
-    plain["headers"] = [list(pair) for pair in redact_headers(settings.headers)]
-    plain["extra_body"] = redact_json(settings.extra_body)
-    return plain
+DEFECT = "client error, a defect of agentx-engine, please report it"
 
 
 class Session:
@@ -82,41 +67,65 @@ class Session:
         self._replay: Replay | None = None
         self._recorder: Recorder | None = None
         self._transport: NativeTransport | None = None
+        self._progress: Progress | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interrupts = 0
         self._facts: dict[str, Any] = {}
-
-    # -- the outer frame
+        self._report: ReplayReport | None = None
+        self._side: documents.ClientSide | None = None
+        self._error: str | None = None  # traceback of a defect outside the replay
+        self._unwritten: list[str] = []
 
     async def run(self) -> int:
-        """The whole run; the exit status. UserError before anything was sent."""
+        """The whole run; the exit status. UserError for what is found before anything was sent."""
         settings = self.settings
-        folder = RunFolder(Path(settings.out) if settings.out else default_name())
         self._task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.interrupt)
+        folder: RunFolder | None = None
         began = False
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                corpus = self._open_corpus()
-                server = await stack.enter_async_context(connect(settings, self._say))
+            folder = RunFolder(Path(settings.out) if settings.out else default_name())
+            corpus = self._open_corpus()
+            async with connect(settings, self._say) as server:
                 corpus = self._select(corpus, server)
-                self._describe(folder, corpus, server)
-                folder.write_json("run.json", self._facts)
+                facts = documents.before(
+                    settings=settings,
+                    run_id=self._run_id,
+                    folder=folder,
+                    corpus=corpus,
+                    server=server,
+                    wall=self._wall,
+                )
+                self._facts = self._scrub.json(facts)
+                recorder = self._recorder = Recorder(
+                    folder.path,
+                    self._summary,
+                    self._wall,
+                    self._scrub,
+                    fail_on_short=settings.fail_on_short,
+                    template_tokens=server.template.overhead if server.template is not None else None,
+                )
+                self._write_json(folder, "run.json", self._facts)
+                if self._unwritten:
+                    raise UserError(f"--out: {self._unwritten[0]}.")
                 began = True
-                return await self._measure(folder, corpus, server)
+                try:
+                    await self._measure(corpus, server, recorder)
+                except Exception:  # noqa: BLE001 - a defect of ours: what was measured is written all the same
+                    self._error = self._scrub.text(traceback.format_exc())
+            return await self._finish(folder, corpus, recorder)
         except asyncio.CancelledError:
             if not self._interrupts:
                 raise
-            self._say("interrupted before the run began")
+            self._say("interrupted before the first request")
             return INTERRUPTED
-        except OSError as error:
-            raise UserError(f"--out: {folder.path} cannot be written: {error.strerror or error}.") from None
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-            if not began:
+            if folder is not None and not began:
                 folder.remove_if_empty()
 
     def interrupt(self) -> None:
@@ -131,8 +140,12 @@ class Session:
             self._replay.abort()
 
     def _say(self, text: str) -> None:
-        if self.settings.ui != "none":
-            print(self._scrub.text(text), file=self._target, flush=True)
+        """For people; from any thread."""
+        text = self._scrub.text(text)
+        if self._progress is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._progress.say, text)
+        elif self.settings.ui != "none":
+            print(text, file=self._target, flush=True)
 
     # -- before the run
 
@@ -169,37 +182,9 @@ class Session:
             return corpus
         return corpus.select(max_context=limit, entries=settings.entries)
 
-    def _describe(self, folder: RunFolder, corpus: Corpus, server: Server) -> None:
-        """The body of run.json, as far as it is known before the run."""
-        settings = self.settings
-        self._facts = self._scrub.json(
-            {
-                "schema": "agentx-engine/run/1",
-                "run_id": self._run_id,
-                "state": "running",
-                "started_unix_ns": self._wall.unix_ns(time.monotonic_ns()),
-                "wall_pairing": {"offset_ns": self._wall.offset_ns, "error_ns": self._wall.error_ns},
-                "folder": str(folder.path),
-                "settings": redacted(settings),
-                "seeds": {"schedule": settings.seed, "content": settings.content_seed},
-                "corpus": {
-                    "path": str(corpus.path),
-                    "digest": None,
-                    "traces": len(corpus),
-                    "left_out": corpus.dropped,
-                    "bytes": corpus.bytes,
-                },
-                "endpoints": server.endpoints,
-                "models": server.models,
-                "preflight": msgspec.to_builtins(server.report),
-                "versions": versions(),
-                "host": host_facts(server.hosts),
-            }
-        )
-
     # -- the run
 
-    async def _measure(self, folder: RunFolder, corpus: Corpus, server: Server) -> int:
+    async def _measure(self, corpus: Corpus, server: Server, recorder: Recorder) -> None:
         settings = self.settings
         template = BodyTemplate(
             server.models,
@@ -208,17 +193,35 @@ class Session:
             include_usage=server.include_usage,
             extra=settings.extra_body,
         )
-        harness = settings.compat == "harness"
-        trees = CorpusTrees(corpus, TreeOptions.harness() if harness else None)
-        self._recorder = recorder = Recorder(
-            folder.path,
-            self._summary,
-            self._wall,
-            self._scrub,
-            fail_on_short=settings.fail_on_short,
-            template_tokens=server.template.overhead if server.template is not None else None,
-        )
-        options = ReplayOptions(
+        async with server.transport() as transport:
+            self._transport = transport
+            self._replay = replay = Replay(
+                clock=LoopClock(),
+                transport=transport,
+                trees=CorpusTrees(corpus, TreeOptions.harness() if settings.compat == "harness" else None),
+                prompts=PromptBuilder(default_pool(), settings.content_seed, template),
+                recorder=recorder,
+                options=self._options(server),
+                ids=self._ids(),
+            )
+            progress = Progress(choose(settings.ui, self._target), self._target, self.view)
+            usage = Usage()
+            self._collector.start()
+            housekeeping = asyncio.get_running_loop().create_task(self._housekeep())
+            try:
+                async with progress:
+                    self._progress = progress
+                    self._report = await replay.run()
+            finally:
+                self._progress = None
+                housekeeping.cancel()
+                self._collector.stop()
+                self._side = documents.client_side(transport, self._collector, usage.result())
+                self._transport = None
+
+    def _options(self, server: Server) -> ReplayOptions:
+        settings = self.settings
+        return ReplayOptions(
             concurrency=settings.concurrency,
             duration_ns=None if settings.duration_s is None else int(settings.duration_s * NS),
             request_count=settings.request_count,
@@ -228,43 +231,14 @@ class Session:
             marker_tokens=server.marker_tokens,
             run_id=self._run_id,
         )
-        ids = random_ids
-        if settings.run_id is not None:
-            # A run that is to be reproduced has the same ids too.
-            key = f"{settings.run_id}:{settings.seed}".encode()
-            ids = seeded_ids(int.from_bytes(hashlib.sha256(key).digest()[:8], "big"))
-        report: ReplayReport | None = None
-        usage = Usage()
-        counters: dict[str, Any] = {}
-        try:
-            async with server.transport() as transport:
-                self._transport = transport
-                replay = Replay(
-                    clock=LoopClock(),
-                    transport=transport,
-                    trees=trees,
-                    prompts=PromptBuilder(default_pool(), settings.content_seed, template),
-                    recorder=recorder,
-                    options=options,
-                    ids=ids,
-                )
-                self._replay = replay
-                mode = choose(settings.ui, self._target)
-                usage = Usage()
-                self._collector.start()
-                housekeeping = asyncio.get_running_loop().create_task(self._housekeep())
-                try:
-                    async with Progress(mode, self._target, self.view):
-                        report = await replay.run()
-                finally:
-                    housekeeping.cancel()
-                    self._collector.stop()
-                used = usage.result()
-                counters = self._client_counters(transport, used)
-        finally:
-            written = await asyncio.to_thread(recorder.close)
-        await self._write(folder, corpus, report, written, counters)
-        return self._conclude(folder, report, written)
+
+    def _ids(self) -> IdFactory:
+        """Random, unless the run is to be reproduced: then its ids are the same too."""
+        settings = self.settings
+        if settings.run_id is None:
+            return random_ids
+        key = f"{settings.run_id}:{settings.seed}".encode()
+        return seeded_ids(int.from_bytes(hashlib.sha256(key).digest()[:8], "big"))
 
     async def _housekeep(self) -> None:
         while True:
@@ -273,7 +247,7 @@ class Session:
 
     def view(self) -> View:
         """What the display shows now."""
-        if self._replay is None or self._recorder is None:
+        if self._replay is None or self._recorder is None or self._transport is None:
             return View()
         counters, live = self._replay.counters, self._summary.live()
         return View(
@@ -285,103 +259,66 @@ class Session:
             in_flight=counters.in_flight,
             finished=live.finished,
             failed=live.failed,
-            tokens=self._transport.counters()["content_events"] if self._transport else live.output_tokens,
+            tokens=self._transport.counters()["content_events"],
             ttft_p50_ms=live.ttft_p50_ms,
             trees_started=self._summary.trees_started,
             trees_finished=self._summary.trees_finished,
             dropped_records=self._recorder.writer_report.dropped,
         )
 
-    def _client_counters(self, transport: NativeTransport, used: dict[str, Any]) -> dict[str, Any]:
-        """What only the transport and the process know about our own error."""
-        histograms = transport.histograms()
-        return {
-            "read_lag_ms": histogram_statistics(histograms["read_lag"]),
-            "reactor_turn_ms": histogram_statistics(histograms["reactor_turn"]),
-            "collector_pause_ms": self._collector.result(),
-            "reactor_cpu_s": transport.cpu_ns() / NS,
-            "process": used,
-            "reactor": transport.counters(),
-            "transport": transport.describe(),
-        }
-
     # -- after the run
 
-    async def _write(
-        self,
-        folder: RunFolder,
-        corpus: Corpus,
-        report: ReplayReport | None,
-        written: WriterReport,
-        counters: dict[str, Any],
-    ) -> None:
-        reactor, transport = counters.pop("reactor", {}), counters.pop("transport", None)
-        result = self._summary.result()
-        result["client"] |= counters
-        for name in ("stamps_missing", "stamps_discarded", "clock_steps"):
-            result["client"][name] = reactor.get(name)
-        elapsed = 0 if report is None else report.ended_ns - report.started_ns
-        self._document: dict[str, Any] = self._scrub.json(
-            {
-                "schema": "agentx-engine/summary/1",
-                "engine": {"name": "agentx-engine", "version": __version__},
-                "run_id": self._run_id,
-                "ended_by": "client_error" if report is None else report.end_reason,
-                "interrupted": report is not None and report.interrupted,
-                "elapsed_s": elapsed / NS,
-                "settings": redacted(self.settings),
-                **result,
-                "records": msgspec.to_builtins(written) | {"complete": written.complete},
-            }
+    async def _finish(self, folder: RunFolder, corpus: Corpus, recorder: Recorder) -> int:
+        """Writes everything, shows the result, and gives the exit status."""
+        written = await asyncio.to_thread(recorder.close)
+        document = documents.summary_document(
+            settings=self.settings,
+            run_id=self._run_id,
+            summary=self._summary,
+            report=self._report,
+            written=written,
+            side=self._side,
         )
-        self._document["remarks"] = remarks(self._document)
-        facts = self._facts
-        facts["state"] = "finished"
-        facts["transport"] = transport
-        facts["reactor_counters"] = reactor
-        try:
-            facts["corpus"]["digest"] = await asyncio.to_thread(lambda: corpus.digest)
-        except CorpusError as error:
-            facts["corpus"]["digest_error"] = str(error)
-        facts["corpus"]["warnings"] = corpus.warnings
-        facts["ended_unix_ns"] = self._wall.unix_ns(time.monotonic_ns())
-        if report is not None:
-            facts["replay"] = {
-                "started_unix_ns": self._wall.unix_ns(report.started_ns),
-                "stopped_unix_ns": self._wall.unix_ns(report.stopped_ns),
-                "ended_unix_ns": self._wall.unix_ns(report.ended_ns),
-                "end_reason": report.end_reason,
-                "error": report.error,
-                "traceback": report.traceback,
-                "lost": report.lost,
-                "unrecorded": len(report.unrecorded),
-                "counters": msgspec.to_builtins(report.counts),
-            }
-        folder.write_json("summary.json", self._document)
-        folder.write_json("run.json", self._scrub.json(facts))
-
-    def _conclude(self, folder: RunFolder, report: ReplayReport | None, written: WriterReport) -> int:
+        document = self._scrub.json(document)
+        self._write_json(folder, "summary.json", document)
+        self._facts["corpus"] |= await asyncio.to_thread(documents.digest, corpus)
+        self._facts["corpus"]["warnings"] = corpus.warnings
+        documents.after(self._facts, self._wall, self._report, self._side, self._error)
+        self._write_json(folder, "run.json", self._scrub.json(self._facts))
         if self.settings.json_output:
-            self._output.write((folder.path / "summary.json").read_text())
+            self._output.write(pretty(document).decode())
         else:
-            self._output.write(render(self._document, str(folder.path)) + "\n")
+            self._output.write(render(document, str(folder.path)) + "\n")
         self._output.flush()
-        if report is None or report.end_reason == "client_error":
-            error = report.error if report is not None else "the replay gave no report"
-            print(f"client error (a defect of agentx-engine, please report it): {error}", file=sys.stderr)
-            if report is not None and report.traceback:
-                print(self._scrub.text(report.traceback), file=sys.stderr)
+        for problem in self._unwritten:
+            self._complain(problem)
+        return self._status(written.complete and not self._unwritten)
+
+    def _status(self, complete: bool) -> int:
+        report = self._report
+        if self._error is not None or report is None:
+            self._complain(f"{DEFECT}:\n{self._error}")
+            return CLIENT_ERROR
+        if report.end_reason == "client_error":
+            self._complain(f"{DEFECT}:\n{report.traceback or report.error}")
             return CLIENT_ERROR
         if report.lost or report.unrecorded or Outcome.CLIENT_ERROR.value in self._summary.outcomes:
-            print(
-                f"client error: {report.lost} requests were lost and {len(report.unrecorded)} not recorded; "
-                "please report this defect of agentx-engine",
-                file=sys.stderr,
+            self._complain(
+                f"{DEFECT}: {report.lost} requests were lost, {len(report.unrecorded)} not recorded"
             )
             return CLIENT_ERROR
         if report.end_reason == "corpus":
-            print(f"agentx-engine replay: error: {report.error}", file=sys.stderr)
+            self._complain(f"error: {report.error}")
             return USAGE
         if report.interrupted:
             return INTERRUPTED
-        return OK if self._summary.succeeded and written.complete else UNUSABLE
+        return OK if self._summary.succeeded and complete else UNUSABLE
+
+    def _complain(self, text: str) -> None:
+        print(f"agentx-engine replay: {self._scrub.text(text)}", file=sys.stderr)
+
+    def _write_json(self, folder: RunFolder, name: str, value: Any) -> None:
+        try:
+            folder.write_json(name, value)
+        except OSError as error:
+            self._unwritten.append(f"{folder.path / name} cannot be written: {error.strerror or error}")

@@ -144,7 +144,9 @@ def test_nobody_listens(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         argv = ["replay", "--url", url, "--corpus", str(corpus), "--out", str(tmp_path / "run")]
         assert main(argv) == 3
-    assert "refused" in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert url in error
+    assert "--wait-ready" in error
     assert not (tmp_path / "run").exists()
 
 
@@ -220,6 +222,24 @@ def replay_process(corpus: Path, out: Path, *argv: str) -> subprocess.Popen[str]
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_interrupted_before_the_run(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        process = replay_process(corpus, out, "--url", url, "--wait-ready", "600")
+        try:
+            while not (out / "aiperf_artifacts").exists():
+                assert process.poll() is None, process.communicate()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("signals", [1, 2])
