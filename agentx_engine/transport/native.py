@@ -1,6 +1,6 @@
 """The transport that measures: requests go to C reactors, results come back with kernel stamps.
 
-    async with NativeTransport([address]) as transport:
+    async with NativeTransport.to("http://127.0.0.1:8000") as transport:
         result = await transport.post({"model": "m", "messages": [...], "stream": True}).done
 
 Python's part of a request is this module: a request head, an Exchange, a future. Completions arrive
@@ -23,6 +23,7 @@ from agentx_engine.core.hdr import Histogram
 from agentx_engine.core.reactor import Reactor
 from agentx_engine.core.rope import Rope
 from agentx_engine.transport.base import Outcome, Request, Result, Stamps, Usage
+from agentx_engine.transport.endpoint import parse_base_url, resolve
 
 # How servers say that a prompt does not fit; the first four are the official client's list.
 OVERFLOW_PHRASES = (
@@ -111,6 +112,12 @@ class NativeTransport:
         ]
         self._reactors: list[Reactor] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def to(cls, *urls: str, options: NativeOptions | None = None) -> Self:
+        """A transport for base URLs, which are looked up now (blocking). UserError if one is wrong."""
+        endpoints = [parse_base_url(url) for url in urls]
+        return cls([Address(resolve(e).addresses[0][1], e.netloc, e.chat_path) for e in endpoints], options)
 
     async def __aenter__(self) -> Self:
         self.start()
