@@ -97,7 +97,7 @@ class Replay:
             options=options,
             counters=counters,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
         self._all_done: asyncio.Future[None] | None = None
         self._ran = False
         self._at_end: Timer | None = None  # calls at the end of the duration
@@ -284,11 +284,11 @@ class Replay:
 
     def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._defect(error)
         if not self._tasks and self._all_done is not None and not self._all_done.done():

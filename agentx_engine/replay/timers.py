@@ -78,7 +78,7 @@ class TimerGroup:
         self.head_version = 0
         self._heap: list[_Timer] = []
         self._pending = 0
-        self._waiters: set[asyncio.Future[int | None]] = set()
+        self._waiters: dict[asyncio.Future[int | None], None] = {}  # in the order of their calls
         self._closed = False
 
     def __len__(self) -> int:
@@ -108,11 +108,11 @@ class TimerGroup:
             return due_ns
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         timer = self.at(due_ns, lambda due: None if future.done() else future.set_result(due))
-        self._waiters.add(future)
+        self._waiters[future] = None
         try:
             return await future
         finally:
-            self._waiters.discard(future)
+            self._waiters.pop(future, None)
             timer.cancel()
 
     @property
@@ -168,7 +168,7 @@ class TimerSystem:
         self.clock = clock
         self.lead_ns = lead_ns
         self.shift_ns = 0
-        self._groups: set[TimerGroup] = set()
+        self._groups: dict[TimerGroup, None] = {}
         # (due in the system frame, sequence of the timer, version of the head, group)
         self._heads: list[tuple[int, int, int, TimerGroup]] = []
         self._seq = 0
@@ -178,7 +178,7 @@ class TimerSystem:
 
     def group(self) -> TimerGroup:
         group = TimerGroup(self)
-        self._groups.add(group)
+        self._groups[group] = None
         return group
 
     def __len__(self) -> int:
@@ -209,7 +209,7 @@ class TimerSystem:
         return self._seq
 
     def _group_closed(self, group: TimerGroup) -> None:
-        self._groups.discard(group)
+        self._groups.pop(group, None)
 
     def _head_changed(self, group: TimerGroup) -> None:
         self._push_head(group)

@@ -75,7 +75,10 @@ class LiveTree:
         self._running = 0  # live conversations which are not held
         self._returned: list[list[int]] = [[] for _ in range(count)]  # plan end of each turn
         spawnable = {c for branch in plan.branches for c, _ in branch.children}
-        self._over = [c != 0 and c not in spawnable for c in range(count)]
+        # Plan time at which it was settled that a conversation sends nothing more, None = it still may.
+        self._over_ns: list[int | None] = [
+            NEVER if c != 0 and c not in spawnable else None for c in range(count)
+        ]
         self._begun = [False] * count
         self._branch_of: dict[int, int] = {}
         self._open_children = [0] * len(plan.branches)
@@ -118,12 +121,12 @@ class LiveTree:
             if not self._open_children[branch]:
                 for hold in self._gate_waiters.pop(branch, ()):
                     self._cause(hold, self._branch_end_ns[branch], opened)
-        self._over[conversation] = True
+        over_ns = self._returned[conversation][-1] if self._returned[conversation] else NEVER
         over = [conversation]
         if conversation == 0:  # nobody is left to start the rest
-            over += [c for c, begun in enumerate(self._begun) if not begun]
-            for other in over:
-                self._over[other] = True
+            over += [c for c, begun in enumerate(self._begun) if not begun and self._over_ns[c] is None]
+        for other in over:
+            self._over_ns[other] = over_ns
         for other in over:
             waiters = self._barrier_waiters.get(other)
             if waiters:
@@ -180,13 +183,10 @@ class LiveTree:
         """The latest plan end of the predecessors if all have returned (`NEVER` if none), else None."""
         latest = NEVER
         for conversation, index in turn.predecessors:
-            ends = self._returned[conversation]
-            if len(ends) > index:
-                latest = max(latest, ends[index])
-            elif not self._over[conversation]:
+            returned_ns = self._returned_ns(conversation, index)
+            if returned_ns is None:
                 return None
-            elif ends:
-                latest = max(latest, ends[-1])
+            latest = max(latest, returned_ns)
         return latest
 
     async def barrier(self, conversation: int, turn: Turn) -> int | None:
@@ -195,17 +195,21 @@ class LiveTree:
         if latest is not None:
             return latest
         hold = self._new_hold(conversation, turn, barrier=True)
+        latest = NEVER
         for other, index in turn.predecessors:
-            ends = self._returned[other]
-            if len(ends) > index:
-                hold.latest_ns = max(hold.latest_ns, ends[index])
-            elif not self._over[other]:
+            returned_ns = self._returned_ns(other, index)
+            if returned_ns is None:
                 hold.remaining += 1
                 self._barrier_waiters.setdefault(other, []).append((index, hold))
-            elif ends:
-                hold.latest_ns = max(hold.latest_ns, ends[-1])
+            else:
+                latest = max(latest, returned_ns)
         self._counters.barrier_holds += 1
-        return await self._wait(hold, NEVER)
+        return await self._wait(hold, latest)
+
+    def _returned_ns(self, conversation: int, index: int) -> int | None:
+        """When a turn returned, or when it was settled that it never will; None if it still may."""
+        ends = self._returned[conversation]
+        return ends[index] if len(ends) > index else self._over_ns[conversation]
 
     def _new_hold(self, conversation: int, turn: Turn, barrier: bool) -> Hold:
         return Hold(conversation, turn, self.plan.conversations[conversation].id, barrier)
@@ -223,16 +227,14 @@ class LiveTree:
         self, conversation: int, waiters: list[tuple[int, Hold]], opened: list[Hold] | None = None
     ) -> None:
         """Marks the causes which have happened in a conversation."""
-        ends, over = self._returned[conversation], self._over[conversation]
         mine: list[Hold] = [] if opened is None else opened
         left: list[tuple[int, Hold]] = []
         for index, hold in waiters:
-            if len(ends) > index:
-                self._cause(hold, ends[index], mine)
-            elif over:
-                self._cause(hold, ends[-1] if ends else NEVER, mine)
-            else:
+            returned_ns = self._returned_ns(conversation, index)
+            if returned_ns is None:
                 left.append((index, hold))
+            else:
+                self._cause(hold, returned_ns, mine)
         if left:
             self._barrier_waiters[conversation] = left
         else:
@@ -265,4 +267,6 @@ class LiveTree:
             return (not hold.barrier, turn.start_ns, hold.order)
 
         self._counters.barriers_broken += 1
-        self._open([min(self._holds, key=recorded)])
+        first = min(self._holds, key=recorded)
+        first.latest_ns = max(first.latest_ns, self.end_ns)  # what has just happened is why it opens now
+        self._open([first])

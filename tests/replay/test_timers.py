@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from collections.abc import Callable
 from typing import Any
@@ -242,8 +243,6 @@ def test_against_a_plain_list(steps: list[Step], lead: int) -> None:
 def _pending_at(clock: SimulatedClock, now: int) -> bool:
     heap = clock._heap
     while heap and heap[0].callback is None:
-        import heapq
-
         heapq.heappop(heap)
     return bool(heap) and heap[0].when_ns <= now
 
