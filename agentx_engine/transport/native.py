@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -230,8 +231,20 @@ class NativeTransport:
         described["tcp_nodelay"] = True
         described["keep_alive_probes"] = False
         described["receive_stamps"] = "SO_TIMESTAMPNS"
+        described["congestion_control"] = congestion_control()
         described["sleep"] = sorted({reactor.exact_sleep for reactor in self._reactors})
         return described
+
+
+def congestion_control() -> str | None:
+    """The host's default for new sockets. Some algorithms (bbr) pace what they send, which spreads a
+    large request body over time; None where the kernel does not say."""
+    with socket.socket() as probe:
+        try:
+            raw = probe.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        except OSError:
+            return None
+    return raw.split(b"\0", 1)[0].decode("ascii", "replace")
 
 
 def result_of(exchange: Exchange) -> Result:
