@@ -87,6 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except SystemExit as leave:  # argparse after --help
         return leave.code if isinstance(leave.code, int) else OK
+    except ModuleNotFoundError as error:
+        what = error.name or str(error)
+        if what.startswith("agentx_engine.core."):
+            what = f"the compiled core ({what}); nothing is measured without it, so install with a C compiler"
+        print(f"{prog}: error: the installation is incomplete, there is no {what}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -168,6 +168,21 @@ def test_a_defect_of_ours_is_told_as_one(
     assert "defect of agentx-engine" in err
 
 
+@pytest.mark.parametrize(
+    ("module", "said"), [("agentx_engine.core.reactor", "with a C compiler"), ("numpy", "there is no numpy")]
+)
+def test_an_incomplete_installation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, module: str, said: str
+) -> None:
+    """Without its compiled part the program refuses, it does not fall back to a slow path."""
+
+    def missing(argv: list[str]) -> int:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("agentx_engine.cli.corpus.main", missing)
+    assert said in fails(capsys, "corpus")
+
+
 def test_user_errors_carry_their_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
