@@ -17,22 +17,9 @@ import numpy as np
 from agentx_engine.artifacts.wall import WallPairing
 from agentx_engine.metrics.record import RequestRecord
 from agentx_engine.metrics.request import RequestMetrics
-from agentx_engine.transport.base import Outcome, Result
+from agentx_engine.transport.base import Outcome, Result, Stamps
 
-_STAMPS = (
-    "due",
-    "armed",
-    "conn_ready",
-    "first_sent",
-    "last_sent",
-    "ack",
-    "first_event",
-    "first_content",
-    "first_text",
-    "last_content",
-    "last_event",
-    "end",
-)
+_STAMPS = Stamps.__struct_fields__
 _encoder = msgspec.json.Encoder()
 
 
@@ -59,7 +46,7 @@ def encode_line(
 
 
 def _metadata(record: RequestRecord, wall: WallPairing) -> dict[str, Any]:
-    identity, result = record.identity, record.result
+    identity, result, offset = record.identity, record.result, wall.offset_ns
     stamps = result.stamps
     end = stamps.last_event if stamps.last_event is not None else stamps.end
     if stamps.first_sent is not None:
@@ -77,9 +64,9 @@ def _metadata(record: RequestRecord, wall: WallPairing) -> dict[str, Any]:
         "source_trace_id": identity.trace_id,
         "source_outer_idx": identity.source[0],
         "source_kind": identity.source_kind,
-        "credit_issued_ns": wall.unix_ns(stamps.due),
-        "request_start_ns": wall.unix_ns(start),
-        "request_end_ns": wall.unix_ns(end),
+        "credit_issued_ns": stamps.due + offset,
+        "request_start_ns": start + offset,
+        "request_end_ns": end + offset,
         "worker_id": f"lane_{identity.lane}",
         "record_processor_id": "agentx-engine",
         "benchmark_phase": identity.phase,
@@ -96,52 +83,55 @@ def _metadata(record: RequestRecord, wall: WallPairing) -> dict[str, Any]:
     if identity.parent_correlation_id is not None:
         metadata["parent_correlation_id"] = identity.parent_correlation_id
     if stamps.ack is not None:
-        metadata["request_ack_ns"] = wall.unix_ns(stamps.ack)
+        metadata["request_ack_ns"] = stamps.ack + offset
     if result.outcome is Outcome.CANCELLED:
-        metadata["cancellation_time_ns"] = wall.unix_ns(end)
+        metadata["cancellation_time_ns"] = end + offset
     if result.outcome is Outcome.CONTEXT_OVERFLOW:
         metadata["context_overflow_skip"] = True
     return metadata
 
 
+def _ms(value_ns: float) -> dict[str, Any]:
+    return {"value": value_ns / 1e6, "unit": "ms"}
+
+
+def _tokens(value: int) -> dict[str, Any]:
+    return {"value": value, "unit": "tokens"}
+
+
 def _metrics(record: RequestRecord, m: RequestMetrics) -> dict[str, Any]:
     out: dict[str, Any] = {}
-
-    def put(tag: str, value: float | None, unit: str) -> None:
-        if value is not None:
-            out[tag] = {"value": value, "unit": unit}
-
-    def put_ms(tag: str, value_ns: float | None) -> None:
-        if value_ns is not None:
-            out[tag] = {"value": value_ns / 1e6, "unit": "ms"}
-
-    put_ms("time_to_first_token", m.ttft_ns)
-    put_ms("time_to_first_output_token", m.first_text_ns)
-    put_ms("time_to_second_token", m.second_token_ns)
-    put_ms("request_latency", m.latency_ns)
-    put_ms("inter_token_latency", m.itl_ns)
-    put_ms("decode_duration", m.decode_ns)
-    put_ms("full_decode_duration", m.full_decode_ns)
-    put_ms("full_response_inter_token_latency", m.full_itl_ns)
-    put("input_sequence_length", m.isl, "tokens")
-    put("output_sequence_length", m.osl, "tokens")
-    put("reasoning_token_count", m.reasoning_tokens, "tokens")
-    put("usage_prompt_tokens", m.isl, "tokens")
-    put("usage_completion_tokens", m.osl, "tokens")
-    if m.isl is not None and m.osl is not None:
-        put("usage_total_tokens", m.isl + m.osl, "tokens")
-    put("usage_prompt_cache_read_tokens", m.cached_tokens, "tokens")
-    if m.itl_ns:
-        put("output_token_throughput_per_user", 1e9 / m.itl_ns, "tokens/sec/user")
-    if m.full_itl_ns:
-        put("full_response_output_token_throughput_per_user", 1e9 / m.full_itl_ns, "tokens/sec/user")
-    if m.osl is not None and m.latency_ns:
-        put("e2e_output_token_throughput", m.osl * 1e9 / m.latency_ns, "tokens/sec/user")
-    if m.isl is not None and m.ttft_ns:
-        put("prefill_throughput_per_user", m.isl * 1e9 / m.ttft_ns, "tokens/sec/user")
+    if m.ttft_ns is not None:
+        out["time_to_first_token"] = _ms(m.ttft_ns)
+    if m.first_text_ns is not None:
+        out["time_to_first_output_token"] = _ms(m.first_text_ns)
+    if m.second_token_ns is not None:
+        out["time_to_second_token"] = _ms(m.second_token_ns)
+    if m.latency_ns is not None:
+        out["request_latency"] = _ms(m.latency_ns)
+    if m.decode_ns is not None:
+        out["decode_duration"] = _ms(m.decode_ns)
+    if m.full_decode_ns is not None:
+        out["full_decode_duration"] = _ms(m.full_decode_ns)
+    if m.itl_ns is not None:
+        out["inter_token_latency"] = _ms(m.itl_ns)
+        if m.itl_ns > 0:
+            out["output_token_throughput_per_user"] = {"value": 1e9 / m.itl_ns, "unit": "tokens/sec/user"}
+    if m.full_itl_ns is not None:
+        out["full_response_inter_token_latency"] = _ms(m.full_itl_ns)
+        if m.full_itl_ns > 0:
+            rate = 1e9 / m.full_itl_ns
+            out["full_response_output_token_throughput_per_user"] = {"value": rate, "unit": "tokens/sec/user"}
+    if m.isl is not None:
+        out["input_sequence_length"] = _tokens(m.isl)
     if m.osl is not None:
+        out["output_sequence_length"] = _tokens(m.osl)
         wanted = record.identity.max_tokens
-        put("osl_mismatch_diff_pct", 100 * (m.osl - wanted) / wanted, "%")
+        out["osl_mismatch_diff_pct"] = {"value": 100 * (m.osl - wanted) / wanted, "unit": "%"}
+    if m.reasoning_tokens is not None:
+        out["reasoning_token_count"] = _tokens(m.reasoning_tokens)
+    if m.cached_tokens is not None:
+        out["usage_prompt_cache_read_tokens"] = _tokens(m.cached_tokens)
     return out
 
 
@@ -181,8 +171,8 @@ def _reason(status: int) -> str:
 
 def _trace(record: RequestRecord, m: RequestMetrics, wall: WallPairing) -> dict[str, Any]:
     """What this engine knows beyond the contract; readers of the contract ignore it."""
-    identity, result = record.identity, record.result
-    stamps = result.stamps
+    identity, result, offset = record.identity, record.result, wall.offset_ns
+    stamps = zip(_STAMPS, msgspec.structs.astuple(result.stamps), strict=True)
     trace: dict[str, Any] = {
         "outcome": result.outcome.value,
         "lane": identity.lane,
@@ -195,9 +185,7 @@ def _trace(record: RequestRecord, m: RequestMetrics, wall: WallPairing) -> dict[
         "marker_tokens": identity.marker_tokens,
         "prefix_hit_blocks": identity.hit_blocks,
         "prefix_total_blocks": identity.total_blocks,
-        "stamps_unix_ns": {
-            name: wall.unix_ns(stamp) for name in _STAMPS if (stamp := getattr(stamps, name)) is not None
-        },
+        "stamps_unix_ns": {name: stamp + offset for name, stamp in stamps if stamp is not None},
         "reused_connection": result.reused,
         "kernel_stamps": result.kernel_stamps,
         "reads": result.reads,
@@ -223,7 +211,7 @@ def _trace(record: RequestRecord, m: RequestMetrics, wall: WallPairing) -> dict[
         # Whole nanoseconds: exact, and a fifth of the cost of as many floats.
         trace["inter_chunk_ns"] = m.gaps_ns.tolist()
     slack = result.token_slack_ns
-    if slack is not None and slack.any():
+    if slack is not None and m.coalesced:
         flagged = np.flatnonzero(slack)
         trace["coalesced"] = {"event": flagged.tolist(), "slack_ns": slack[flagged].tolist()}
     if not result.outcome.ok and result.usage is not None:

@@ -62,6 +62,7 @@ class RequestMetrics(msgspec.Struct, gc=False):
     isl_disagrees: bool = False
     osl_disagrees: bool = False  # fewer tokens stated than content events received
     gaps_ns: NDArray[np.int64] | None = None  # between content events, shape (content_events - 1,)
+    coalesced: bool = False  # some content event shared a read with a later one
 
 
 def _between(start: int | None, end: int | None) -> int | None:
@@ -78,16 +79,15 @@ def response_end_ns(result: Result) -> int | None:
     return stamps.last_event if result.drained and stamps.last_event is not None else stamps.end
 
 
-def exact_gaps(result: Result) -> NDArray[np.bool_] | None:
-    """For each gap, whether the stamps of both its events are exact; None if those of all gaps are.
+def exact_gaps(result: Result) -> NDArray[np.bool_]:
+    """For each gap, whether the stamps of both its events are exact.
 
     A stamp is not exact if its event shared a read with a later one, or if no slack was measured.
     """
-    slack, count = result.token_slack_ns, result.content_events
+    slack, tokens = result.token_slack_ns, result.token_ns
+    count = 0 if tokens is None else len(tokens)
     if slack is None or len(slack) != count:
         return np.zeros(max(count - 1, 0), dtype=np.bool_)
-    if not slack.any():
-        return None
     exact = slack == 0
     both: NDArray[np.bool_] = exact[1:] & exact[:-1]
     return both
@@ -126,10 +126,11 @@ def compute(record: RequestRecord, template_tokens: TemplateTokens | None = None
         client_isl=identity.recorded_in + identity.marker_tokens,
         client_osl=result.content_events,
     )
-    tokens = result.token_ns
+    tokens, slack = result.token_ns, result.token_slack_ns
+    metrics.coalesced = slack is not None and bool(slack.any())
     if tokens is not None and len(tokens) >= 2:
         # Two events of one read carry one stamp: their distance is unknown, not zero.
-        gaps = metrics.gaps_ns = np.diff(tokens)
+        gaps = metrics.gaps_ns = tokens[1:] - tokens[:-1]
         second = int(gaps[0])
         metrics.second_token_ns = second if second > 0 else None
     usage = result.usage
@@ -145,8 +146,8 @@ def compute(record: RequestRecord, template_tokens: TemplateTokens | None = None
         else:
             high += UNKNOWN_TEMPLATE_TOKENS * sum(identity.roles)
             share = MISMATCH_SHARE
-        slack = share * metrics.client_isl
-        metrics.isl_disagrees = not low - slack <= usage.prompt <= high + slack
+        margin = share * metrics.client_isl
+        metrics.isl_disagrees = not low - margin <= usage.prompt <= high + margin
     osl = usage.completion
     if osl is not None:
         metrics.osl_mismatch = far_from(osl, identity.max_tokens)

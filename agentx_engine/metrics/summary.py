@@ -142,7 +142,7 @@ class Summary:
         self._bytes_out += result.bytes_out
         self._content_events += result.content_events
         slack = result.token_slack_ns
-        if slack is not None and slack.any():
+        if slack is not None and metrics.coalesced:
             wide = slack[slack > 0]
             self._coalesced += len(wide)
             self._slack_over += int((wide > SLACK_BOUND_NS).sum())
@@ -160,10 +160,10 @@ class Summary:
             self._ttft.record(metrics.ttft_ns)
         gaps = metrics.gaps_ns
         if gaps is not None:
-            exact = exact_gaps(result)
-            if exact is None:
+            if result.token_slack_ns is not None and not metrics.coalesced:
                 self._exact_gaps.record_many(gaps)
             else:
+                exact = exact_gaps(result)
                 self._exact_gaps.record_many(gaps[exact])
                 self._other_gaps.record_many(gaps[~exact])
         self._first_sent = _pick(min, self._first_sent, stamps.first_sent)
