@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agentx_engine.artifacts.folder import RunFolder
 from agentx_engine.artifacts.writer import LineWriter
 from agentx_engine.cli.main import main
 from agentx_engine.corpus import open_corpus
@@ -195,6 +196,47 @@ def test_a_disk_that_fails_makes_the_run_unusable(
     assert main([*argv, "--api-key", KEY, "--model", "simulated", "--out", str(out)]) == 1
     assert "records are missing from the files" in capfd.readouterr().out
     assert run_json(out)["counts"]["succeeded"] == 4
+
+
+def test_a_defect_of_ours_leaves_a_whole_folder(
+    server: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object) -> None:
+        raise ZeroDivisionError(f"oops {KEY}")
+
+    monkeypatch.setattr("agentx_engine.replay.engine.Replay.run", broken)
+    out, error = tmp_path / "run", io.StringIO()
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--api-key", KEY, "--no-probe"]
+    with contextlib.redirect_stderr(error):
+        assert main([*argv, "--out", str(out)]) == 4
+    assert "ZeroDivisionError" in error.getvalue()
+    assert "defect of agentx-engine" in error.getvalue()
+    assert run_json(out)["ended_by"] == "client_error"
+    assert "ZeroDivisionError" in run_json(out, "run.json")["error"]
+    for text in (error.getvalue(), *texts(out).values()):
+        assert KEY not in text
+
+
+def test_a_summary_that_cannot_be_written_is_still_shown(
+    server: str,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    write_json = RunFolder.write_json
+
+    def full(self: RunFolder, name: str, value: object) -> Path:
+        if name == "summary.json":
+            raise OSError(28, "No space left on device")
+        return write_json(self, name, value)
+
+    monkeypatch.setattr(RunFolder, "write_json", full)
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--api-key", KEY, "--no-probe"]
+    assert main([*argv, "--concurrency", "1", "--request-count", "2", "--out", str(tmp_path / "run")]) == 1
+    shown = capfd.readouterr()
+    assert "2 succeeded" in shown.out
+    assert "summary.json cannot be written: No space left on device" in shown.err
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
