@@ -3,6 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A shared machine can be slow at any moment; no test may fail for that.
+settings.register_profile("engine", deadline=None)
+settings.load_profile("engine")
 
 
 @pytest.fixture(scope="session")

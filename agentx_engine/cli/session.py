@@ -38,6 +38,7 @@ from agentx_engine.replay.options import ReplayOptions, ReplayReport
 from agentx_engine.replay.protocols import IdFactory
 from agentx_engine.replay.realclock import LoopClock
 from agentx_engine.transport.base import Outcome
+from agentx_engine.transport.limits import ensure_sockets
 from agentx_engine.transport.preflight import check_context
 from agentx_engine.tree.options import TreeOptions
 
@@ -91,6 +92,8 @@ class Session:
             corpus = self._open_corpus()
             async with connect(settings, self._say) as server:
                 corpus = self._select(corpus, server)
+                # Subagents come on top of the lanes; how many at once is not known before the run.
+                ensure_sockets(2 * settings.concurrency, len(server.addresses))
                 facts = documents.before(
                     settings=settings,
                     run_id=self._run_id,

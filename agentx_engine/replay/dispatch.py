@@ -134,6 +134,7 @@ class Dispatcher:
             headers=self._headers(identity),
             endpoint=place.endpoint,
             session=speaker.session,
+            reactive=identity.reactive,
         )
         flight = Flight(tree, identity, due, self._transport.arm(request))
         self.flights.add(flight)
