@@ -305,7 +305,8 @@ async def preflight(
 ) -> PreflightReport:
     """Everything above in order, for all endpoints; probes only the first. Raises PreflightError.
 
-    A template that cannot be measured is a warning, with `template` None in the report. The cache is emptied last, so that the probes leave nothing in it.
+    A template that cannot be measured is a warning, with `template` None in the report. The cache is
+    emptied last, so that the probes leave nothing in it.
     """
     ready = await wait_ready(client, endpoints, wait_s)
     reports: list[EndpointReport] = []
