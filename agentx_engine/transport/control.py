@@ -8,6 +8,7 @@ server or a library passes `redact` before it may appear in an error, a report o
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping
 from types import TracebackType
@@ -132,6 +133,9 @@ class ControlClient:
 def _reason(error: Exception) -> str:
     """The kernel's words where there are any: the library's own repeat the address and more."""
     if isinstance(error, aiohttp.ClientConnectorError):
+        code = error.os_error.errno
+        if code is not None and code > 0:
+            return os.strerror(code)
         return error.os_error.strerror or str(error.os_error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection without an answer"
