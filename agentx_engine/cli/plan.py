@@ -1,0 +1,214 @@
+"""agentx-engine plan: what a run would do, without a server.
+
+A mode is a flag of the group `mode` and a function in `_MODES`. All modes take the same corpus, lanes and
+seed, so that they speak of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentx_engine.cli.parser import Parser, UsageError, count, whole
+
+if TYPE_CHECKING:
+    from agentx_engine.corpus import Corpus
+    from agentx_engine.replay.start import LaneStart
+    from agentx_engine.replay.start_plan import LanePlan
+
+PROG = "agentx-engine plan"
+NS = 1e9
+
+EPILOG = """\
+table of --lanes, per stream that is live at the lane's t*:
+  t*, of    moment of the recording at which the lane begins, and the recording's length, seconds
+  turn      the turn with which it goes on; - where the root has ended
+  starts    seconds after profiling begins, before idle caps; >= for a root that waits for other streams
+  feeds     root turn that waits for this stream
+  primer    turn sent as warmup with one token of output, and when in the warmup
+"""
+
+
+def ratio(text: str) -> float:
+    """A share from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"a share from 0 to 1 is expected, not {text!r}")
+    return number
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog=PROG, description="Shows what a run would do. Sends nothing.", epilog=EPILOG)
+    g = parser.add_argument_group("what to show")
+    mode = g.add_mutually_exclusive_group(required=True)
+    mode.add_argument(
+        "--lanes",
+        dest="mode",
+        action="store_const",
+        const="lanes",
+        help="where each lane begins: t*, live streams, gates, primers, first requests",
+    )
+    g.add_argument("--json", action="store_true", help="print JSON")
+    g = parser.add_argument_group("the run")
+    g.add_argument(
+        "--corpus",
+        required=True,
+        metavar="PATH",
+        help="folder, .json or .jsonl file of traces, also .gz and .zst",
+    )
+    g.add_argument("--entries", type=count, metavar="N", help="only the first N traces (default: all)")
+    g.add_argument("--max-context", type=count, metavar="N", help="leave out traces that need more tokens")
+    g.add_argument(
+        "--concurrency",
+        type=count,
+        default=64,
+        metavar="N",
+        help="live sessions, subagents not counted (default 64)",
+    )
+    g.add_argument("--seed", type=whole, default=42, metavar="N", help="of the schedule (default 42)")
+    g.add_argument(
+        "--trajectory-start-min-ratio",
+        type=ratio,
+        default=0.25,
+        metavar="A",
+        help="lanes begin at this share of their recordings at the earliest (default 0.25)",
+    )
+    g.add_argument(
+        "--trajectory-start-max-ratio",
+        type=ratio,
+        default=0.75,
+        metavar="B",
+        help="and at this one at the latest (default 0.75)",
+    )
+    g.add_argument(
+        "--burst-phase-starts", action="store_true", help="begin phases at once instead of as recorded"
+    )
+    g.add_argument(
+        "--compat", choices=("harness",), help="harness: agentx-harness 1.0.12, known faults included"
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    args = build_parser().parse_args(argv)
+    low, high = args.trajectory_start_min_ratio, args.trajectory_start_max_ratio
+    if low > high:
+        raise UsageError(
+            f"--trajectory-start-min-ratio: {low:g} is above --trajectory-start-max-ratio {high:g}; "
+            "give both, the smaller one first"
+        )
+    if not Path(args.corpus).exists():
+        raise UsageError(f"--corpus: {args.corpus} does not exist")
+    return _MODES[args.mode](args)
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _corpus(args: argparse.Namespace) -> Corpus:
+    from agentx_engine.corpus import open_corpus
+
+    corpus = open_corpus(args.corpus, compat_harness=args.compat == "harness", on_warning=_note)
+    if args.entries is None and args.max_context is None:
+        return corpus
+    return corpus.select(max_context=args.max_context, entries=args.entries)
+
+
+# -- lanes
+
+
+def _lanes(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from agentx_engine.replay.corpus_trees import CorpusTrees
+    from agentx_engine.replay.start_document import start_document
+    from agentx_engine.replay.start_plan import build_lanes
+    from agentx_engine.tree import TreeOptions
+
+    corpus = _corpus(args)
+    trees = CorpusTrees(corpus, TreeOptions.harness() if args.compat == "harness" else None)
+    plan = build_lanes(
+        trees,
+        args.concurrency,
+        args.seed,
+        args.trajectory_start_min_ratio,
+        args.trajectory_start_max_ratio,
+    )
+    if plan.skipped:
+        _note(
+            f"{len(plan.skipped):,} traces cannot be started and are skipped: {', '.join(plan.skipped[:5])}"
+        )
+    if len(plan.lanes) < plan.concurrency:
+        _note(f"only {len(plan.lanes):,} of {plan.concurrency:,} lanes can be filled")
+    if args.json:
+        document = msgspec.json.encode(start_document(plan, burst=args.burst_phase_starts))
+        sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
+    else:
+        print("\n".join(render_lanes(plan, len(corpus), burst=args.burst_phase_starts)))
+    return 0
+
+
+def render_lanes(plan: LanePlan, traces: int, *, burst: bool = False) -> Iterator[str]:
+    """The lines of the table of lane starts."""
+    times = plan.schedule(burst=burst)
+    low, high = plan.ratios
+    sent = [ns for lane in times.primers_ns for ns in lane]
+    slots = [lane.slot_taken_by_lane for lane in plan.lanes]
+    yield (
+        f"{len(plan.lanes):,} lanes on {traces:,} traces, seed {plan.seed}, "
+        f"t* from {low:g} to {high:g} of each recording"
+    )
+    yield (
+        f"warmup      {len(sent):,} primers"
+        + (f", the last sent after {max(sent) / NS:,.3f} s" if sent else "")
+    )
+    yield (
+        f"profiling   begins {times.zero_ms / 1e3:,.3f} s after t*; "
+        f"roots: {slots.count('gated_root'):,} wait for children, {slots.count('rootless'):,} have ended"
+    )
+    yield f"afterwards  the lane that drains first plays {plan.next_trace}"
+    yield ""
+    names = [name for lane in plan.lanes for name in (lane.trace_id, *map(str, _children(lane)))]
+    width = max(len("stream"), *(len(name) + 2 for name in names))
+    yield (
+        f"{'lane':>5}  {'stream':<{width}}{'t*':>11}{'of':>11}{'turn':>6}{'starts':>15}{'feeds':>7}"
+        f"{'primer':>8}{'sent':>8}"
+    )
+    for lane, primers_ns, streams_ns in zip(plan.lanes, times.primers_ns, times.streams_ns, strict=True):
+        yield from _lane(lane, width, primers_ns, streams_ns)
+
+
+def _children(lane: LaneStart) -> list[str]:
+    return [s.id.removeprefix(f"{lane.trace_id}::") for s in lane.streams if s.branch is not None]
+
+
+def _lane(
+    lane: LaneStart, width: int, primers_ns: tuple[int, ...], streams_ns: tuple[int, ...]
+) -> Iterator[str]:
+    primers = {p.conversation: (p.turn, ns) for p, ns in zip(lane.primers, primers_ns, strict=True)}
+    t_star = "-" if lane.t_star_ms is None else f"{lane.t_star_ms / 1e3:,.3f}"
+    head = (
+        f"{lane.lane:>5}  {lane.trace_id:<{width}}{t_star:>11}{(lane.last_ms - lane.first_ms) / 1e3:>11,.1f}"
+    )
+    if lane.root is None:
+        yield f"{head}{'-':>6}"
+    for stream, at_ns in zip(lane.streams, streams_ns, strict=True):
+        if stream.branch is not None:
+            name = stream.id.removeprefix(f"{lane.trace_id}::")
+            head = f"{'':>5}  {f'  {name}':<{width}}{'':>11}{'':>11}"
+        starts = f"{'>= ' if stream.gated else ''}{at_ns / NS:,.3f}"
+        feeds = "" if stream.feeds_turn is None else f"{stream.feeds_turn}"
+        primer, sent_ns = primers.get(stream.conversation, (None, 0))
+        warm = "" if primer is None else f"{primer:>8}{sent_ns / NS:>8.3f}"
+        yield f"{head}{stream.turn:>6}{starts:>15}{feeds:>7}{warm}".rstrip()
+
+
+_MODES: dict[str, Callable[[argparse.Namespace], int]] = {"lanes": _lanes}
