@@ -98,7 +98,7 @@ def render(tree: ConversationTree, *, turns: bool = False) -> Iterator[str]:
     width = max(len("conversation"), *(len(short_name(tree, c)) for c in tree.conversations)) + 2
     yield (
         f"  {'conversation':<{width}}{'class':<5}{'turns':>6}{'from':>8}{'to':>8}{'first':>9}{'peak':>9}"
-        f"{'out':>8}{'pauses':>10}{'joins':>7}  starts"
+        f"{'out':>8}{'pauses':>9}{'joins':>6}  starts"
     )
     spawned = {child: (branch, delay) for branch in tree.branches for child, delay in branch.children}
     for number, conversation in enumerate(tree.conversations):
@@ -119,19 +119,19 @@ def _conversation(
 ) -> str:
     turns = conversation.turns
     name = f"{short_name(tree, conversation):<{width}}{conversation.agent_class:<5}{len(turns):>6,}"
-    numbers = f"{'-':>8}{'-':>8}{'-':>9}{'-':>9}{'-':>8}{'-':>10}"
+    numbers = f"{'-':>8}{'-':>8}{'-':>9}{'-':>9}{'-':>8}{'-':>9}"
     if turns:
         numbers = (
             f"{turns[0].start_ns / NS:>8,.0f}{turns[-1].start_ns / NS:>8,.0f}{turns[0].in_tokens:>9,}"
             f"{max(t.in_tokens for t in turns):>9,}{sum(t.recorded_out for t in turns):>8,}"
-            f"{sum(t.delay_ns for t in turns) / NS:>10,.1f}"
+            f"{sum(t.delay_ns for t in turns) / NS:>9,.1f}"
         )
     if spawned is None:
         return name + numbers
     branch, delay_ns = spawned
     after = "with" if branch.when == "issue" else "after"
     starts = f"{after} {branch.spawn_turn} +{_seconds(branch.pause_ns + delay_ns)}"
-    return f"{name}{numbers}{'-' if branch.join_turn is None else branch.join_turn:>7}  {starts}"
+    return f"{name}{numbers}{'-' if branch.join_turn is None else branch.join_turn:>6}  {starts}"
 
 
 def _turn(tree: ConversationTree, conversation: Conversation, turn: Turn) -> str:
