@@ -59,7 +59,8 @@ class Dispatcher:
     """Arms requests and takes their results.
 
     `sending` turns False once and for all when the run is to end. `end_ns` is the first instant at which
-    nothing is sent any more. `on_limit` is called when the request count has been reached.
+    nothing is sent any more. `on_limit` is called when the request count has been reached, with the latest
+    due time of what is under way.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Dispatcher:
         ids: IdFactory,
         headers: HeaderFactory,
         counters: Counters,
-        on_limit: Callable[[], None],
+        on_limit: Callable[[int], None],
     ) -> None:
         self.clock = clock
         self.ids = ids
@@ -142,7 +143,7 @@ class Dispatcher:
         self._counters.started += 1
         self._recorder.started(identity)
         if self._sequence == options.request_count:
-            self._on_limit()
+            self._on_limit(max(other.due.at_ns for other in self.flights))
         return flight
 
     def land(self, flight: Flight, result: Result) -> bool:

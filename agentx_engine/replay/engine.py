@@ -182,10 +182,10 @@ class Replay:
     # -- the end
 
     def _on_duration(self) -> None:
-        self._end_sending("duration", self._options.grace_ns, withdraw=False)
+        self._end_sending("duration", self._options.grace_ns, at_ns=self._dispatcher.end_ns)
 
-    def _on_request_count(self) -> None:
-        self._end_sending("request_count", self._options.grace_ns, withdraw=False)
+    def _on_request_count(self, last_due_ns: int) -> None:
+        self._end_sending("request_count", self._options.grace_ns, at_ns=last_due_ns)
 
     def _defect(self, error: BaseException) -> None:
         """Ends the run because of an exception: the user's trace if it is his mistake, else our own."""
@@ -203,22 +203,28 @@ class Replay:
         for tree in self._stage.live.values():
             tree.abandon()
 
-    def _end_sending(self, reason: EndReason, bound_ns: int, *, withdraw: bool) -> None:
-        """Sends nothing more; requests in flight may return for `bound_ns`. Later calls only shorten it."""
+    def _end_sending(
+        self, reason: EndReason, bound_ns: int, *, at_ns: int | None = None, withdraw: bool = False
+    ) -> None:
+        """Arms nothing more; requests in flight may return until `bound_ns` after `at_ns` (default now).
+
+        Only the first reason counts, and later calls can only bring the bound nearer.
+        """
         now_ns = self._clock.now_ns()
+        at_ns = now_ns if at_ns is None else at_ns
         if self._end_reason is None:
             self._end_reason = reason
-            self._stopped_ns = self._dispatcher.end_ns if reason == "duration" else now_ns
+            self._stopped_ns = at_ns
             self._dispatcher.sending = False
             self._counters.state = "draining"
             for tree in self._stage.live.values():
                 tree.halt()
         if withdraw:
             self._dispatcher.withdraw(now_ns)
-        if bound_ns <= 0:
+        if at_ns + bound_ns <= now_ns:
             self._cancel()
-        elif self._cancel_at_ns is None or now_ns + bound_ns < self._cancel_at_ns:
-            self._cancel_at_ns = now_ns + bound_ns
+        elif self._cancel_at_ns is None or at_ns + bound_ns < self._cancel_at_ns:
+            self._cancel_at_ns = at_ns + bound_ns
             self._set_deadline(self._cancel_at_ns, self._cancel)
 
     def _cancel(self) -> None:
@@ -267,10 +273,12 @@ class Replay:
             self._end_reason = (
                 "tree_count" if limit is not None and self._stage.taken >= limit else "duration"
             )
+        started_ns = ended_ns if counters.started_ns is None else counters.started_ns
+        stopped_ns = ended_ns if self._stopped_ns is None else self._stopped_ns
         return ReplayReport(
-            started_ns=counters.started_ns if counters.started_ns is not None else ended_ns,
-            stopped_ns=self._stopped_ns if self._stopped_ns is not None else ended_ns,
-            ended_ns=ended_ns,
+            started_ns=started_ns,
+            stopped_ns=max(started_ns, stopped_ns),  # it may be stopped while the first requests are armed
+            ended_ns=max(started_ns, ended_ns),
             end_reason=self._end_reason,
             counts=counters,
             interrupted=self._interrupted,

@@ -399,6 +399,25 @@ def test_an_exception_elsewhere_in_the_recorder(name: str) -> None:
     accounted(played)
 
 
+@pytest.mark.parametrize("sequence", [0, 1, 2, 3, 4])
+def test_an_exception_in_the_middle_of_a_burst(sequence: int) -> None:
+    """The siblings after it are registered but will never be launched."""
+
+    class Broken(KeepAll):
+        def started(self, identity: RequestIdentity) -> None:
+            super().started(identity)
+            if identity.sequence == sequence:
+                raise LookupError("burst")
+
+    maker = TreeMaker("a").root(*chain(3))
+    maker.branch(0, [(0, chain(2)) for _ in range(3)], join_turn=1)
+    maker.branch(0, [(0, chain(2))], when="issue")
+    played = replay(ListTrees(maker.tree()), model=Fixed(), concurrency=1, make_recorder=Broken)
+    assert played.report.end_reason == "client_error"
+    assert len(played.seen.started_) == sequence + 1
+    accounted(played)
+
+
 def test_a_defect_after_the_end_is_still_reported() -> None:
     class Late(KeepAll):
         def finished(self, record: RequestRecord) -> None:

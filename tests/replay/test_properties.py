@@ -187,14 +187,15 @@ def test_any_end(
     always(played, corpus, concurrency)
     report = played.report
     assert report.end_reason in ("duration", "request_count", "stopped", "aborted")
-    assert report.ended_ns <= report.stopped_ns + bound_ns + 70 * MS
+    assert report.started_ns <= report.stopped_ns
+    assert report.ended_ns <= report.stopped_ns + bound_ns
     dues = [r.result.stamps.due for r in played.seen.records]
     if duration_ns is not None:
         assert all(due < report.started_ns + duration_ns for due in dues)
         assert report.stopped_ns <= report.started_ns + duration_ns
     if request_count is not None:
         assert len(played.seen.started_) <= request_count
-    if report.end_reason == "request_count":
+    if report.end_reason == "request_count" and not report.interrupted:
         assert len(played.seen.records) == request_count
     if report.end_reason in ("stopped", "aborted"):
         assert all(due <= report.stopped_ns for due in dues)

@@ -6,8 +6,16 @@ import pytest
 from support.replays import MS, SECOND, replay
 from support.trees import ListTrees, TreeMaker, chain, make_turn
 
-from agentx_engine.replay.simserver import Answer
+from agentx_engine.core.rope import Rope
+from agentx_engine.replay.simserver import (
+    Answer,
+    PlannedPrompt,
+    PlannedPrompts,
+    SimulatedHandle,
+    SimulatedTransport,
+)
 from agentx_engine.transport.base import Outcome, Request
+from agentx_engine.tree.model import ConversationTree, Turn
 
 
 class Fixed:
@@ -227,6 +235,46 @@ def test_recordings_that_contradict_themselves_do_not_get_stuck() -> None:
     assert played.due("trace") == [0, SECOND]
     assert played.due("trace::sa:001") == [2 * SECOND]
     assert played.report.counts.barriers_broken == 1
+
+
+def test_a_broken_barrier_makes_nothing_due_in_the_past() -> None:
+    maker = TreeMaker().root(make_turn(0, out=100), make_turn(1, out=7000), make_turn(2, out=100))
+    # The child waits for the turn that waits for the child.
+    maker.branch(0, [(0, [make_turn(0, out=100)])], join_turn=2).hold((1, 0), (0, 2))
+    played = replay(one(maker), model=ByTokens(), tree_count=1)
+    assert played.due("trace::sa:001") == [7100 * MS]
+    assert played.due("trace") == [0, 100 * MS, 7200 * MS]
+    assert played.report.counts.barriers_broken == 1
+
+
+def test_what_opens_together_is_armed_before_anyone_builds() -> None:
+    log: list[str] = []
+
+    class Prompt(PlannedPrompt):
+        def rope(self, turn: Turn) -> Rope:
+            log.append(f"build {turn.index}")
+            return super().rope(turn)
+
+    class Prompts(PlannedPrompts):
+        def open(self, tree: ConversationTree, conversation: int, marker: str | None) -> PlannedPrompt:
+            return Prompt(tree)
+
+    class Watch(SimulatedTransport):
+        def arm(self, request: Request) -> SimulatedHandle:
+            log.append("arm")
+            return super().arm(request)
+
+    maker = TreeMaker().root(make_turn(0), make_turn(1))
+    maker.branch(0, [(0, chain(2)) for _ in range(3)], kind="flat")
+    for child in (1, 2, 3):
+        maker.hold((child, 1), (0, 1))
+    replay(one(maker), model=Fixed(), prompts=Prompts(), tree_count=1, make_transport=Watch)
+    children = ["build 0"] * 3
+    assert log == [
+        *["build 0", "arm", *children, "build 1"],  # children and next turn are built ahead
+        *["arm", "arm", "arm", "arm", *["build 1"] * 3],
+        *["arm", "arm", "arm"],
+    ]
 
 
 def test_identity_of_requests() -> None:
