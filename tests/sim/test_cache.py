@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentx_engine.sim import cache as cache_module
 from agentx_engine.sim.cache import PrefixCache, Prompt, tokenize
 from agentx_engine.sim.model import TemplateTokens
 
@@ -55,6 +56,19 @@ def test_white_space_between_words_does_not_matter_but_roles_do():
     assert tokenize([("user", "  a  b c\td ")], 2, NO_TEMPLATE) == one
     assert tokenize([("assistant", "a b c d")], 2, NO_TEMPLATE).blocks[0] != one.blocks[0]
     assert tokenize([("user", "a b"), ("user", "c d")], 2, NO_TEMPLATE).blocks[1] != one.blocks[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(TEXT, st.integers(0, 3))
+def test_long_and_short_texts_are_split_alike(text, spaces):
+    """Long ones go another way."""
+    long = (text + " " * spaces + "word ") * 3000
+    assert tokenize([("user", long)], 64, NO_TEMPLATE).tokens == len(long.split())
+    assert cache_module._single_spaced(long) == " ".join(long.split()).encode()
+
+
+def test_a_long_text_of_white_space_only_has_no_words():
+    assert tokenize([("user", " \n" * 10_000)], 64, NO_TEMPLATE) == Prompt(0, [])
 
 
 def test_the_template_adds_its_tokens_and_only_them():
