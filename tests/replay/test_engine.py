@@ -233,6 +233,15 @@ def test_request_count() -> None:
         assert played.seen.withdrawn_ == []
 
 
+def test_the_grace_after_the_request_count_begins_when_the_last_request_is_due() -> None:
+    trees = ListTrees(flat("a", 9, delay_ns=20 * MS))
+    for grace_ms, outcome in ((90, Outcome.SUCCESS), (89, Outcome.CANCELLED)):
+        played = replay(trees, model=Fixed(90 * MS), request_count=2, grace_ns=grace_ms * MS)
+        assert played.due("a") == [0, 110 * MS]
+        assert played.seen.records[1].result.outcome is outcome
+        assert played.report.stopped_ns == played.start_ns + 110 * MS
+
+
 def test_stop_withdraws_what_is_armed_but_not_due_and_drains() -> None:
     maker = TreeMaker("a").root(make_turn(0), make_turn(1, delay_ns=9 * SECOND))
     trees = ListTrees(maker.tree(), flat("b", 50))

@@ -265,7 +265,7 @@ def test_what_opens_together_is_armed_before_anyone_builds() -> None:
             return super().arm(request)
 
     maker = TreeMaker().root(make_turn(0), make_turn(1))
-    maker.branch(0, [(0, chain(2)) for _ in range(3)], kind="flat")
+    maker.branch(0, [(0, chain(3)) for _ in range(3)], kind="flat")
     for child in (1, 2, 3):
         maker.hold((child, 1), (0, 1))
     replay(one(maker), model=Fixed(), prompts=Prompts(), tree_count=1, make_transport=Watch)
@@ -273,6 +273,7 @@ def test_what_opens_together_is_armed_before_anyone_builds() -> None:
     assert log == [
         *["build 0", "arm", *children, "build 1"],  # children and next turn are built ahead
         *["arm", "arm", "arm", "arm", *["build 1"] * 3],
+        *["arm", "arm", "arm", *["build 2"] * 3],  # woken together by the barrier
         *["arm", "arm", "arm"],
     ]
 
