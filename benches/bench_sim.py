@@ -5,7 +5,8 @@
 The server is pinned to one core and a bare epoll reader, which only counts `data: `, to another. Three
 figures matter: the share of the offered tokens that was written in time (from the server's own log), how
 late reads saw a token (gap between two reads of a stream against the nominal one), and what a prompt of a
-million words posted in the middle does to the other streams' gaps. CPU figures are the server's.
+million words posted in the middle does to the other streams' gaps (an upper bound: the sender of those
+prompts takes the reader's core). CPU figures are the server's.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 import agentx_engine
 from agentx_engine.sim.api import ApiError, ChatRequest, decode_chat, output_tokens
@@ -163,6 +163,8 @@ class SimServer:
                 raise ApiError(500, "InternalServerError", "simulated failure in the middle of the answer")
             return web.json_response(self._whole_answer(generation, chat))
 
+        if request.version < HttpVersion11:
+            raise ApiError(505, "BadRequestError", "a stream needs HTTP/1.1 (chunked transfer coding)")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         response.headers["Server"] = "agentx-engine-sim"
         response.enable_chunked_encoding()

@@ -268,6 +268,20 @@ def test_requests_that_are_refused(tmp_path):
     assert {r.status for r in log if r.ended == "refused"} == {400, 404}
 
 
+def test_an_old_protocol_gets_no_stream_but_an_answer(tmp_path):
+    async def main():
+        replies = []
+        async with simulated(tmp_path) as sim:
+            for stream in (True, False):
+                reader, writer = await sim.open()
+                request = encode("POST", "/v1/chat/completions", chat_body("a", stream=stream))
+                writer.write(request.replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+                replies.append((await read_reply(reader)).status)
+        return replies
+
+    assert run(main) == [505, 200]
+
+
 def test_models_health_version(tmp_path):
     async def main():
         async with simulated(tmp_path, model=("a", "b"), max_model_len=4096) as sim:
