@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from agentx_engine.cli import corpus_tree
 from agentx_engine.cli.parser import Parser, count, whole
 
 PROG = "agentx-engine corpus"
@@ -21,6 +22,7 @@ def build_parser() -> Parser:
     inspect.add_argument("path", metavar="PATH", help="folder, .json or .jsonl file, also .gz and .zst")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.add_argument("--compat", choices=("harness",), help="read times as agentx-harness 1.0.12 does")
+    corpus_tree.add_parser(commands)
     synth = commands.add_parser(
         "synth",
         help="write a synthetic corpus",
@@ -35,7 +37,8 @@ def build_parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
-    return _inspect(args) if args.command == "inspect" else _synth(args)
+    run = {"inspect": _inspect, "tree": corpus_tree.run, "synth": _synth}[args.command]
+    return run(args)
 
 
 def _inspect(args: argparse.Namespace) -> int:

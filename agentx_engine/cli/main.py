@@ -30,6 +30,7 @@ COMMANDS = {
     "replay": ("replay", "replay recorded agent sessions against a server and measure every token"),
     "sim": ("sim", "run a simulated inference server"),
     "corpus": ("corpus", "look into trace files, or make synthetic ones"),
+    "plan": ("plan", "show what a run would do, without a server"),
 }
 
 
