@@ -662,8 +662,10 @@ close_object:
     if (seen & context->from)
         seen = (seen & ~context->from) | BIT(context->to);
     if (top == stack) {
+        if (c != end)
+            return false;
         f->seen = seen & ~BIT(NOTHING);
-        return c == end;
+        return true;
     }
     top--;
     if (c == end)

@@ -9,7 +9,7 @@
  *   choices[0].delta.reasoning_content | reasoning | reasoning_details[].text    non-empty: REASONING
  *   choices[0].delta.tool_calls         an element with a non-empty function name or arguments: TOOL
  *   choices[0].delta.refusal            non-empty string: TEXT
- *   choices[0].finish_reason            non-null string: FINISH
+ *   choices[0].finish_reason            non-empty string: FINISH (some proxies send "" with every event)
  *   usage                               an object with any count: USAGE (null and absent are the same)
  *     prompt_tokens, completion_tokens, prompt_tokens_details.cached_tokens,
  *     completion_tokens_details.reasoning_tokens; null = absent
@@ -18,6 +18,7 @@
  * Only choices[0] counts. `message` in place of `delta` (a whole completion) is read the same way.
  * The text `[DONE]` (white space around it allowed) is DONE.
  * An event named `error` is ERROR whatever its data is.
+ * Of duplicate keys the last one counts, with everything below it.
  */
 #ifndef AX_CHUNK_H
 #define AX_CHUNK_H
@@ -36,7 +37,7 @@ typedef enum ax_chunk_flag {
     AX_CHUNK_USAGE = 1 << 4,
     AX_CHUNK_ERROR = 1 << 5,
     AX_CHUNK_DONE = 1 << 6,
-    AX_CHUNK_MALFORMED = 1 << 7, /* not JSON, or not an object; other flags may be set from before the fault */
+    AX_CHUNK_MALFORMED = 1 << 7, /* not JSON, or not an object: nothing else is set, save ERROR by the event's name */
 } ax_chunk_flag;
 
 #define AX_CHUNK_CONTENT (AX_CHUNK_TEXT | AX_CHUNK_REASONING | AX_CHUNK_TOOL)

@@ -3,7 +3,8 @@
 import enum
 from collections import namedtuple
 
-from libc.string cimport memchr
+from libc.stdint cimport uint64_t
+from libc.string cimport memchr, memcpy, memset
 
 
 cdef extern from "string.h" nogil:
@@ -11,10 +12,11 @@ cdef extern from "string.h" nogil:
 
 
 cdef extern from "scan.h" nogil:
-    const char *ax_scan_string(const char *begin, const char *c, const char *end)
-    const char *ax_scan_string_words(const char *c, const char *end)
+    uint64_t ax_string_mask(const char *begin, const char *at, const char *end)
+    uint64_t ax_eol_mask(const char *begin, const char *at, const char *end)
+    uint64_t ax_string_words(const char *c)
+    uint64_t ax_eol_words(const char *c)
     const char *ax_scan_eol(const char *begin, const char *c, const char *end)
-    const char *ax_scan_eol_words(const char *c, const char *end)
 
 
 class Flag(enum.IntFlag):
@@ -74,17 +76,23 @@ def scan_chunk(bytes data not None, bytes event_name not None=b""):
     )
 
 
-def scan_positions(bytes data not None, Py_ssize_t start):
-    cdef ax_span s = span_of(data)
-    cdef const char *end = s.ptr + s.len
-    cdef const char *c = s.ptr + start
-    if not 0 <= start <= <Py_ssize_t>s.len:
-        raise IndexError(start)
+def masks(bytes data not None, Py_ssize_t at):
+    cdef const char *begin = data
+    cdef const char *end = begin + len(data)
+    cdef char copy[64]
+    cdef uint64_t inside
+    if not 0 <= at < len(data):
+        raise IndexError(at)
+    cdef size_t n = min(len(data) - at, 64)
+    memset(copy, 0, 64)
+    memcpy(copy, begin + at, n)
+    inside = ~(<uint64_t>0) >> (64 - n)
     return (
-        ax_scan_string(s.ptr, c, end) - s.ptr,
-        ax_scan_string_words(c, end) - s.ptr,
-        ax_scan_eol(s.ptr, c, end) - s.ptr,
-        ax_scan_eol_words(c, end) - s.ptr,
+        ax_string_mask(begin, begin + at, end),
+        ax_string_words(copy) & inside,
+        ax_eol_mask(begin, begin + at, end),
+        ax_eol_words(copy) & inside,
+        ax_scan_eol(begin, begin + at, end) - begin,
     )
 
 

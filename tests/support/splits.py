@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: Above this size a vector is cut at about this many positions instead of at all.
-EVERY_CUT = 2_000
+EVERY_CUT = 600
 
 
 def pieces_of(data: bytes, size: int) -> list[bytes]:

@@ -80,10 +80,25 @@ VECTORS = [
         b"retry:1000\ndata:test1\n\nid:test\ndata:test2",
         data(b"test1", b"test2"),
     ),
-    Sse("field-data", "WPT format-field-data", b"data:\n\ndata\ndata\n\ndata:test\n\n", data(b"", b"\n", b"test")),
-    Sse("field-event", "WPT format-field-event", b"event:test\ndata:x\n\ndata:x\n\n", [(b"test", b"x"), (b"", b"x")]),
+    Sse(
+        "field-data",
+        "WPT format-field-data",
+        b"data:\n\ndata\ndata\n\ndata:test\n\n",
+        data(b"", b"\n", b"test"),
+    ),
+    Sse(
+        "field-event",
+        "WPT format-field-event",
+        b"event:test\ndata:x\n\ndata:x\n\n",
+        [(b"test", b"x"), (b"", b"x")],
+    ),
     Sse("field-event-empty", "WPT format-field-event-empty", b"event: \ndata:data\n\n", data(b"data")),
-    Sse("event-last-wins", "WHATWG 9.2.6, set the event type buffer", b"event:a\nevent:b\ndata\n\n", [(b"b", b"")]),
+    Sse(
+        "event-last-wins",
+        "WHATWG 9.2.6, set the event type buffer",
+        b"event:a\nevent:b\ndata\n\n",
+        [(b"b", b"")],
+    ),
     Sse("event-without-colon", "WHATWG 9.2.6", b"event:a\nevent\ndata:1\n\n", data(b"1")),
     Sse(
         "event-without-data",
@@ -94,7 +109,8 @@ VECTORS = [
     Sse(
         "field-parsing",
         "WPT format-field-parsing",
-        b"data:\0\ndata:  2\rData:1\ndata\0:2\ndata:1\r\0data:4\nda-ta:3\rdata_5\ndata:3\rdata:\r\n data:32\ndata:4\n\n",
+        b"data:\0\ndata:  2\rData:1\ndata\0:2\ndata:1\r\0data:4\nda-ta:3\rdata_5\ndata:3\rdata:\r\n data:32\n"
+        b"data:4\n\n",
         data(b"\0\n 2\n1\n3\n\n4"),
     ),
     Sse(
@@ -104,7 +120,12 @@ VECTORS = [
         data(b"test\n\ntest"),
         1,
     ),
-    Sse("leading-space", "WPT format-leading-space", b"data:\ttest\rdata: \ndata:test\n\n", data(b"\ttest\n\ntest")),
+    Sse(
+        "leading-space",
+        "WPT format-leading-space",
+        b"data:\ttest\rdata: \ndata:test\n\n",
+        data(b"\ttest\n\ntest"),
+    ),
     Sse("newlines", "WPT format-newlines", b"data:test\r\ndata\ndata:test\r\n\r", data(b"test\n\ntest")),
     Sse("nul", "WPT format-null-character", b"data:\0\n\n\n\n", data(b"\0")),
     Sse(
@@ -123,7 +144,12 @@ VECTORS = [
     Sse("A2-spaces-at-cuts", "fault A2", b"data: " + CHUNK + b"\n\n", data(CHUNK)),
     Sse("A3-crlf", "fault A3", b"data: 1\r\n\r\ndata: 2\r\n\r\ndata: 3\r\n\r\n", data(b"1", b"2", b"3")),
     Sse("A3-cr", "fault A3 with CR alone", b"data: 1\r\rdata: 2\r\rdata: 3\r\r", data(b"1", b"2", b"3")),
-    Sse("A3-mixed", "fault A3 with all line ends", b"data: 1\r\n\rdata: 2\n\r\ndata: 3\r\n\n", data(b"1", b"2", b"3")),
+    Sse(
+        "A3-mixed",
+        "fault A3 with all line ends",
+        b"data: 1\r\n\rdata: 2\n\r\ndata: 3\r\n\n",
+        data(b"1", b"2", b"3"),
+    ),
     Sse("A6-no-space", "fault A6", b"data:" + CHUNK + b"\n\ndata:[DONE]\n\n", data(CHUNK, b"[DONE]")),
     Sse("A7-two-data-lines", "fault A7", b'data: {"choices":\ndata: []}\n\n', data(b'{"choices":\n[]}')),
     Sse(
@@ -145,15 +171,37 @@ VECTORS = [
     Sse("A17-no-final-blank-line", "fault A17", b"data: {A}\n\ndata: {B}", data(b"{A}", b"{B}")),
     Sse("A17-only-one-line-end", "fault A17", b"data: {A}\n\ndata: {B}\r", data(b"{A}", b"{B}")),
     Sse("A17-cut-in-a-later-line", "fault A17", b"data: {B}\nda", data(b"{B}")),
-    Sse("A17-cut-in-the-field-name", "fault A17: no field yet, so no event", b"data: {A}\n\ndata", data(b"{A}")),
+    Sse(
+        "A17-cut-in-the-field-name",
+        "fault A17: no field yet, so no event",
+        b"data: {A}\n\ndata",
+        data(b"{A}"),
+    ),
     Sse("A17-cut-in-a-comment", "fault A17", b"data: {A}\n\n: pi", data(b"{A}"), 1),
     # ---- places where two paths of the parser meet
-    Sse("long-name", "csrc/sse.h: names keep 63 bytes", b"event: " + b"n" * 70 + b"\ndata:1\n\n", [(b"n" * 63, b"1")]),
+    Sse(
+        "long-name",
+        "csrc/sse.h: names keep 63 bytes",
+        b"event: " + b"n" * 70 + b"\ndata:1\n\n",
+        [(b"n" * 63, b"1")],
+    ),
     Sse("long-field", "field names longer than any known", b"data" * 40 + b":x\ndata:1\n\n", data(b"1")),
     Sse("spaces-only", "WHATWG: one space is removed", b"data:  \n\ndata: \n\n", data(b" ", b"")),
-    Sse("colon-in-value", "WHATWG: the first colon divides", b"data::a:\n\ndata: :b\n\n", data(b":a:", b":b")),
+    Sse(
+        "colon-in-value", "WHATWG: the first colon divides", b"data::a:\n\ndata: :b\n\n", data(b":a:", b":b")
+    ),
     Sse("nothing", "an empty stream", b"", []),
     Sse("blank-lines", "blank lines alone", b"\n\r\n\r\r\n\n", []),
-    Sse("long-lines", "more than one block of the line search", b"data:" + LONG + b"\r\n\r\n" + b"id:" + LONG + b"\n\n", data(LONG)),
-    Sse("tabs-before-the-end", "control characters are no line ends", b"data:" + b"\t\v\f" * 50 + b"\n\n", data(b"\t\v\f" * 50)),
+    Sse(
+        "long-lines",
+        "more than one block of the line search",
+        b"data:" + LONG + b"\r\n\r\n" + b"id:" + LONG + b"\n\n",
+        data(LONG),
+    ),
+    Sse(
+        "tabs-before-the-end",
+        "control characters are no line ends",
+        b"data:" + b"\t\v\f" * 50 + b"\n\n",
+        data(b"\t\v\f" * 50),
+    ),
 ]
