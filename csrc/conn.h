@@ -29,8 +29,9 @@ typedef struct ax_conn {
     int64_t idle_since;
 
     /* For P, the time since which unread data must have arrived. */
-    int64_t last_stamp;  /* K of the last read */
-    int64_t unlisted_at; /* last epoll return that did not list this socket */
+    int64_t last_stamp;    /* K of the last read */
+    int64_t drained_stamp; /* K of the last read that left nothing unread */
+    int64_t unlisted_at;   /* a time at or before the last listing without this socket */
     uint64_t listed_turn;
 
     struct ax_conn *all_prev, *all_next;

@@ -188,17 +188,27 @@ static void take_event(ax_exchange *x, const ax_sse_event *ev, const ax_read *re
     }
 }
 
-/* Events of a read before its last one arrived somewhere in [P, K]. */
-static void close_read(ax_exchange *x, const ax_read *read)
+/* Bytes that belong to an event and may follow its dispatch: the LF of a blank line that ends in CRLF, and
+ * the CRLF that ends its HTTP chunk. */
+#define EVENT_TRAILER 3
+
+/* Which events of the read arrived somewhere in [P, K], and which one at K. */
+static void close_read(ax_exchange *x, const ax_read *read, const char *end)
 {
-    if (x->read_events > 1) {
-        int64_t width = read->stamp_ns - read->since_ns;
-        uint32_t slack = width < 1 ? 1 : width > UINT32_MAX ? UINT32_MAX : (uint32_t)width;
-        uint32_t end = x->kept_tokens - (x->read_ended_with_content ? 1 : 0);
-        for (uint32_t i = x->read_first_token; i < end; i++)
-            x->token_slack_ns[i] = slack;
-        x->coalesced_events += x->read_events - 1;
-    }
+    if (x->read_events == 0)
+        return;
+    bool followed = end - x->read_event_end > EVENT_TRAILER;
+    if (x->framed && !x->read_ended_with_content)
+        followed = false; /* by the end of the message, which is no further event */
+    bool exact = !read->cut && !followed;
+    if (exact && x->read_events == 1)
+        return;
+    int64_t width = read->stamp_ns - read->since_ns;
+    uint32_t slack = width < 1 ? 1 : width > UINT32_MAX ? UINT32_MAX : (uint32_t)width;
+    uint32_t flagged_end = x->kept_tokens - (exact && x->read_ended_with_content ? 1 : 0);
+    for (uint32_t i = x->read_first_token; i < flagged_end; i++)
+        x->token_slack_ns[i] = slack;
+    x->coalesced_events += x->read_events - (exact ? 1 : 0);
 }
 
 static bool take_body(ax_exchange *x, ax_span body, const ax_read *read)
@@ -213,6 +223,7 @@ static bool take_body(ax_exchange *x, ax_span body, const ax_read *read)
         ax_sse_result r = ax_sse_next(&x->sse, &cur, end, &ev);
         if (r == AX_SSE_EVENT) {
             take_event(x, &ev, read);
+            x->read_event_end = cur;
             continue;
         }
         if (r == AX_SSE_NEED)
@@ -259,6 +270,7 @@ ax_feed ax_exchange_feed(ax_exchange *x, const char **cur, const char *end, cons
     x->read_first_token = x->kept_tokens;
     x->read_events = 0;
     x->read_ended_with_content = false;
+    x->read_event_end = end;
     for (bool more = true; more;) {
         switch (ax_http1_next(&x->http, cur, end, &body)) {
         case AX_HTTP1_NEED:
@@ -288,7 +300,7 @@ ax_feed ax_exchange_feed(ax_exchange *x, const char **cur, const char *end, cons
         }
     }
     x->bytes_in += (uint64_t)(*cur - start);
-    close_read(x, read);
+    close_read(x, read, *cur);
     return out;
 }
 

@@ -6,8 +6,10 @@
  * failure, and says in the end which one of the outcomes it was.
  *
  * Stamps. Every event that a read completes is stamped with the read's stamp K, the arrival of its
- * newest data: exact for the last event of the read. Every event of the read arrived in [P, K]; the
- * earlier events of a read with several are *coalesced* and carry the slack K - P.
+ * newest data. Every event of the read arrived in [P, K]. K is exact for the last event of the read if the
+ * newest data are its own; all other events are *coalesced* and carry the slack K - P: the earlier events of
+ * a read with several, and the last one too if bytes of a further event follow it in the read, or if the
+ * read was cut.
  */
 #ifndef AX_EXCHANGE_H
 #define AX_EXCHANGE_H
@@ -84,6 +86,7 @@ typedef struct ax_read {
     int64_t since_ns; /* P */
     int64_t user_ns;  /* clock after the read returned */
     bool kernel;      /* K is the kernel's */
+    bool cut;         /* the read filled its buffer: K may be the stamp of bytes that are yet to be read */
 } ax_read;
 
 typedef enum ax_feed {
@@ -154,6 +157,7 @@ typedef struct ax_exchange {
     uint32_t read_first_token; /* index of the first content event of the current read */
     uint32_t read_events;
     bool read_ended_with_content;
+    const char *read_event_end; /* behind the last event of the current read; valid in ax_exchange_feed */
 } ax_exchange;
 
 void ax_exchange_init(ax_exchange *x);

@@ -35,8 +35,8 @@
 #define MAX_IOV 128
 #define EVENTS_PER_LOOK 16
 #define SWEEP_EVERY (AX_NS_PER_S / 4)
-/* A wait shorter than this is bounded below by its own start: see the note at epoll_turn. */
-#define SHORT_WAIT (AX_NS_PER_S / 5000)
+/* While answers are awaited, at most so long between two listings: see note_listing. */
+#define LISTING_EVERY (AX_NS_PER_S / 2500)
 #define STAMP_MIN_LAG (-1000)
 #define STAMP_MAX_LAG (10 * AX_NS_PER_S)
 
@@ -70,7 +70,7 @@ struct ax_reactor {
     int64_t next_sweep;
     uint64_t turn;
     int64_t turn_started;
-    int64_t listing_ns;    /* lower bound of the moment at which the last complete listing was made */
+    int64_t listing_ns;    /* the last complete listing was made at or after this */
     uint64_t listing_turn; /* the turn of that listing */
     char *room;
 
@@ -243,8 +243,7 @@ static int conn_start(ax_reactor *r, ax_exchange *x, int64_t now)
     c->endpoint = x->endpoint;
     c->session = x->session;
     c->connect_started = now;
-    c->last_stamp = now;
-    c->unlisted_at = now;
+    c->last_stamp = c->drained_stamp = c->unlisted_at = now;
     c->x = x;
     c->all_next = r->conns;
     if (r->conns)
@@ -584,9 +583,9 @@ static void release(ax_reactor *r, ax_conn *c, const ax_exchange *x, int64_t now
 }
 
 /* K and P of a read; see exchange.h. */
-static ax_read stamp_read(ax_reactor *r, ax_conn *c, int64_t real_ns, int64_t user_ns)
+static ax_read stamp_read(ax_reactor *r, ax_conn *c, int64_t real_ns, int64_t user_ns, bool cut)
 {
-    ax_read read = {.stamp_ns = user_ns, .user_ns = user_ns, .kernel = false};
+    ax_read read = {.stamp_ns = user_ns, .user_ns = user_ns, .kernel = false, .cut = cut};
     if (real_ns == AX_NONE) {
         add(&r->n.stamps_missing, 1);
     } else {
@@ -602,8 +601,12 @@ static ax_read stamp_read(ax_reactor *r, ax_conn *c, int64_t real_ns, int64_t us
     }
     if (read.stamp_ns < c->last_stamp)
         read.stamp_ns = c->last_stamp;
-    read.since_ns = c->unlisted_at > c->last_stamp ? c->unlisted_at : c->last_stamp;
+    read.since_ns = c->unlisted_at > c->drained_stamp ? c->unlisted_at : c->drained_stamp;
     c->last_stamp = read.stamp_ns;
+    /* The kernel joins segments and gives the whole the stamp of the newest, so what a cut read has left
+     * behind may be older than K. */
+    if (!cut)
+        c->drained_stamp = read.stamp_ns;
     return read;
 }
 
@@ -624,7 +627,7 @@ static void on_readable(ax_reactor *r, ax_conn *c)
         lost(r, c, EPROTO, now);
         return;
     }
-    ax_read read = stamp_read(r, c, real_ns, now);
+    ax_read read = stamp_read(r, c, real_ns, now, n == READ_ROOM);
     uint32_t seen = x->seen;
     bool first = x->reads == 0;
     uint64_t content = x->content_events, coalesced = x->coalesced_events;
@@ -635,11 +638,12 @@ static void on_readable(ax_reactor *r, ax_conn *c)
     add(&r->n.bytes_in, n);
     add(&r->n.events, x->read_events);
     add(&r->n.content_events, (int64_t)(x->content_events - content));
-    if (x->read_events > 1) {
-        add(&r->n.coalesced_events, (int64_t)(x->coalesced_events - coalesced));
+    if (x->coalesced_events > coalesced) {
+        int64_t uncertain = (int64_t)(x->coalesced_events - coalesced);
+        add(&r->n.coalesced_events, uncertain);
         ax_hdr_record(&r->hist[AX_HIST_SLACK], read.stamp_ns - read.since_ns);
         if (read.stamp_ns - read.since_ns > AX_NS_PER_S / 1000)
-            add(&r->n.slack_over_1ms, x->read_events - 1);
+            add(&r->n.slack_over_1ms, uncertain);
     }
     if (r->opt.quickack) {
         int on = 1;
@@ -778,26 +782,33 @@ static int wait_events(ax_reactor *r, struct epoll_event *events, int64_t wait_n
 }
 
 /* A socket that an epoll return does not list had no data when the list was made, so data read later
- * arrived after that. When the list was made is only known to lie between our two clock reads. After a
- * short wait the earlier one is taken: then a thread that lost its core between the system call and the
- * clock cannot make a late read look timely. After a long sleep the earlier one would say nothing, and
- * the list is made when the sleeper wakes, right before the later one. */
-static void note_listing(ax_reactor *r, int n, int64_t before, int64_t after)
+ * arrived after that. When the list was made is only known to lie between the clock reads around the call,
+ * and the later one will not do: a thread that is stopped between the list and the clock, for instance by
+ * a signal on its way back to user space, would make its late reads look timely. The earlier one is always
+ * true, and so is the end of a wait that ran out. For these to be of use the waits must be short: with
+ * LISTING_EVERY, events that share a read of a thread which is not late have a slack below 1 ms, however
+ * few sockets there are. */
+static void note_listing(ax_reactor *r, int n, int64_t before, int64_t wait_ns)
 {
     if (n < 0 || n == MAX_EVENTS)
         return; /* interrupted, or cut: says nothing of those not listed */
-    r->listing_ns = after - before < SHORT_WAIT ? before : after;
+    r->listing_ns = n == 0 ? before + wait_ns : before;
     r->listing_turn = r->turn;
+}
+
+static void note_stall(ax_reactor *r, int64_t began, int64_t took)
+{
+    if (took > atomic_load_explicit(&r->n.longest_turn_ns, memory_order_relaxed)) {
+        atomic_store_explicit(&r->n.longest_turn_ns, took, memory_order_relaxed);
+        atomic_store_explicit(&r->n.longest_turn_at_ns, began, memory_order_relaxed);
+    }
 }
 
 static void end_turn_stats(ax_reactor *r, int64_t now)
 {
     int64_t took = now - r->turn_started;
     ax_hdr_record(&r->hist[AX_HIST_TURN], took);
-    if (took > atomic_load_explicit(&r->n.longest_turn_ns, memory_order_relaxed)) {
-        atomic_store_explicit(&r->n.longest_turn_ns, took, memory_order_relaxed);
-        atomic_store_explicit(&r->n.longest_turn_at_ns, r->turn_started, memory_order_relaxed);
-    }
+    note_stall(r, r->turn_started, took);
 }
 
 /* A long row of reads must not hold up a send that has become due meanwhile. */
@@ -836,15 +847,18 @@ static void epoll_turn(ax_reactor *r)
         int64_t next = ax_timers_next(&r->timers);
         if (r->conns && r->next_sweep < next)
             next = r->next_sweep;
+        bool awaited = atomic_load_explicit(&r->n.in_flight, memory_order_relaxed) > 0;
+        int64_t longest = awaited ? LISTING_EVERY : 60 * AX_NS_PER_S;
         wait_ns = next - before;
         if (wait_ns < 0)
             wait_ns = 0;
-        if (wait_ns > 60 * AX_NS_PER_S)
-            wait_ns = 60 * AX_NS_PER_S;
+        if (wait_ns > longest)
+            wait_ns = longest;
     }
     int n = wait_events(r, events, wait_ns);
     int64_t after = ax_now_ns();
     atomic_store_explicit(&r->sleeping, 0, memory_order_relaxed);
+    note_stall(r, before + wait_ns, after - before - wait_ns); /* overslept */
     r->turn++;
     r->turn_started = after;
     add(&r->n.turns, 1);
@@ -864,7 +878,7 @@ static void epoll_turn(ax_reactor *r)
         else if (what != &r->step_fd)
             on_event(r, what, events[i].events);
     }
-    note_listing(r, n, before, after);
+    note_listing(r, n, before, wait_ns);
     bury(r);
 }
 

@@ -18,7 +18,8 @@
  * `sleeping` flag, and histograms with a single writer (relaxed loads and stores).
  *
  * A turn: take submissions and commands, fire timers, send, epoll, read. The reactor sleeps exactly
- * until the next timer (epoll_pwait2; a timerfd where the kernel or a sandbox refuses that call).
+ * until the next timer (epoll_pwait2; a timerfd where the kernel or a sandbox refuses that call), while
+ * answers are awaited at most 0.4 ms, so that it knows which sockets had nothing when.
  */
 #ifndef AX_REACTOR_H
 #define AX_REACTOR_H
@@ -86,7 +87,7 @@ typedef struct ax_reactor_counters {
     _Atomic int64_t stamps_discarded; /* kernel stamps that cannot be true */
     _Atomic int64_t clock_steps;      /* steps of the wall clock noticed */
     _Atomic int64_t turns;
-    _Atomic int64_t longest_turn_ns, longest_turn_at_ns;
+    _Atomic int64_t longest_turn_ns, longest_turn_at_ns; /* of turns without sleep, and of oversleeping */
 } ax_reactor_counters;
 
 typedef struct ax_reactor ax_reactor;

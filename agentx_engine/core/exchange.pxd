@@ -52,6 +52,7 @@ cdef extern from "exchange.h" nogil:
         int64_t since_ns
         int64_t user_ns
         bint kernel
+        bint cut
 
     ctypedef struct ax_exchange:
         ax_span head

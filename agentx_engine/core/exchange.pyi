@@ -43,10 +43,12 @@ class Exchange:
         since_ns: int | None = None,
         user_ns: int | None = None,
         kernel: bool = True,
+        cut: bool = False,
     ) -> tuple[Literal["more", "end", "fail"], int]:
         """Feeds the bytes of one read; returns the state and how many bytes belonged to the response.
 
         `stamp_ns` is the arrival of the newest byte, `since_ns` a time before which none of them arrived.
+        `cut`: more was there than the read could take, so that `stamp_ns` may be that of later bytes.
         """
 
     def closed(self, error: int = 0) -> None:

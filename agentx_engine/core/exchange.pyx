@@ -56,13 +56,14 @@ cdef class Exchange:
     # -- Driving it by hand: other transports, tests, benches --------------------------------------
 
     def feed(self, const unsigned char[::1] data not None, int64_t stamp_ns, *, since_ns=None, user_ns=None,
-             bint kernel=True):
+             bint kernel=True, bint cut=False):
         self.check_free()
         cdef ax_read read
         read.stamp_ns = stamp_ns
         read.since_ns = stamp_ns if since_ns is None else since_ns
         read.user_ns = stamp_ns if user_ns is None else user_ns
         read.kernel = kernel
+        read.cut = cut
         if data.shape[0] == 0:
             return "more", 0
         cdef const char *start = <const char *>&data[0]
@@ -88,6 +89,7 @@ cdef class Exchange:
         cdef const char *cur
         cdef int64_t i, previous = ax_now_ns(), began = previous, now
         read.kernel = True
+        read.cut = False
         with nogil:
             for i in range(times):
                 now = ax_now_ns()

@@ -57,18 +57,36 @@ def test_random_cuts_stamp_every_event_with_the_read_that_completed_it(seed: int
     x = fed([GOOD[a:b] for a, b in zip(bounds, bounds[1:], strict=False)], max_tokens=3)
     assert facts(x) == WHOLE
     # The event is complete with its blank line, which may still lack the chunk's CRLF.
-    expected, position, reads_of = [], len(STREAM), []
+    expected, position, reads_of, behind = [], len(STREAM), [], []
     for event in EVENTS:
         framed = chunk(event)
         complete = position + len(framed) - 2
         read = next(i for i, b in enumerate(bounds[1:]) if b >= complete)
         reads_of.append(read)
+        behind.append(bounds[read + 1] - complete)
         expected.append(1000 + 1000 * read)
         position += len(framed)
     assert list(x.token_ns) == expected[:3]
     for i in range(3):
-        last_of_its_read = reads_of.count(reads_of[i]) == 1 or i == len(EVENTS) - 1 or reads_of[i + 1] != reads_of[i]
-        assert x.token_slack_ns[i] == (0 if last_of_its_read else 10)
+        # Exact is the last event of its read, if nothing but its own chunk's CRLF follows in the read.
+        exact = reads_of[i + 1] != reads_of[i] and behind[i] <= 2
+        assert x.token_slack_ns[i] == (0 if exact else 10)
+
+
+def test_a_stamp_of_later_bytes_is_no_exact_stamp() -> None:
+    """The read's stamp is that of its newest bytes, which here belong to an event that is yet to come."""
+    whole, piece = chunk(text("a")), chunk(text("b"))
+    x = fed([STREAM, whole + piece[:-12], piece[-12:] + chunk(finish()), chunk(DONE) + END])
+    assert list(x.token_ns) == [2000, 3000]
+    assert list(x.token_slack_ns) == [10, 10]
+    assert x.counts[3] == 2  # coalesced: "a", and "b" before the finish reason
+
+
+def test_a_read_that_left_bytes_behind_has_no_exact_event() -> None:
+    x = Exchange(b"")
+    x.feed(STREAM + chunk(text("a")), 100, since_ns=40, cut=True)
+    x.feed(chunk(text("b")), 200, since_ns=150)
+    assert list(x.token_slack_ns) == [60, 0]
 
 
 def test_bytes_behind_the_end_are_not_taken() -> None:
