@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import httptools
 import pytest
-from agentx_engine.core.chunk import scan_chunk
-from agentx_engine.core.sse import SseParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.splits import check_splits, pieces_of
 from wire.http1_vectors import BAD, CHUNKED, GOOD, OK, Http
 
+from agentx_engine.core.chunk import scan_chunk
 from agentx_engine.core.http1 import Head, HttpParser
+from agentx_engine.core.sse import SseParser
 
 
 class Outcome(NamedTuple):

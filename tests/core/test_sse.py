@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from agentx_engine.core.sse import SseParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import sse_reference
 from support.splits import check_splits, pieces_of
 from wire.sse_vectors import VECTORS, Sse
+
+from agentx_engine.core.sse import SseParser
 
 Result = tuple[list[tuple[bytes, bytes]], int, bool]
 
