@@ -127,7 +127,7 @@ _SETTINGS: Final = (
     ),
     Setting("slice_duration_s", "--slice-duration", "width of the slices of the curves over time"),
     Setting("stats_interval_s", "--stats-interval", "between two lines of live statistics"),
-    Setting("live_metrics", "--ui", "metrics are shown while the run goes on"),
+    Setting("live_metrics", None, "metrics are shown while the run goes on"),
     Setting("gpu_telemetry", "--gpu-telemetry", "counters of the GPUs"),
     Setting("dataset_timeout_s", None, "for preparing the corpus and the run"),
     Setting("unsafe_override", "--unsafe-override", "run against the rules; the result is then not valid"),
