@@ -7,7 +7,8 @@
  * How: a stack of contexts, one byte per open container. A context says which keys matter in it, and a
  * key says, for each type of value, where it goes: a string or an integer into a numbered slot, an object
  * or an array into another context. Everything else is the context SKIP, in which no key matters but
- * the grammar is still checked. The dialect is these tables alone; the code does not know a key.
+ * the grammar is still checked. The dialect is these tables alone (dialect_chat.h); the code does not know
+ * a key.
  *
  * What was found is a set of slots (one bit each in `seen`) with their spans and integers. A key that
  * matters clears its slots, and those of everything below it, before its value is read, so a later
@@ -18,6 +19,13 @@
  * step past that byte (it is no white space, no digit, and a string that reaches it is unterminated),
  * so only the closing of an object has to check for the end.
  *
+ * Most events of a stream differ from the one before only in their text, so a memo keeps the last event
+ * with its holes: the strings that filled a slot, and the integers. An event with the same bytes around its
+ * holes, with a string that is not empty in each string's place and a plain integer in each integer's,
+ * takes the scan through the same states: no state depends on anything else of these values. So what the
+ * scan saw then is what it would see now, and only the integers are new. Events with an error or a finish
+ * reason, whose texts are looked at, are never kept.
+ *
  * White space, escapes and numbers follow RFC 8259. Not checked: that strings are UTF-8.
  */
 #include "chunk.h"
@@ -25,52 +33,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "scan.h"
-
-/* ---- what can be found ---- */
-
-enum slot {
-    NOTHING, /* written, never read */
-    DELTA_CONTENT,
-    DELTA_REFUSAL,
-    DELTA_REASONING_CONTENT,
-    DELTA_REASONING,
-    DELTA_REASONING_DETAILS,
-    DELTA_TOOL,
-    MESSAGE_CONTENT,
-    MESSAGE_REFUSAL,
-    MESSAGE_REASONING_CONTENT,
-    MESSAGE_REASONING,
-    MESSAGE_REASONING_DETAILS,
-    MESSAGE_TOOL,
-    FINISH,
-    PROMPT,
-    COMPLETION,
-    CACHED,
-    REASONING_TOKENS,
-    ERROR_OBJECT,
-    ERROR_TEXT,
-    ERROR_MESSAGE,
-    ERROR_TYPE,
-    ERROR_CODE_TEXT,
-    ERROR_CODE,
-    SENT_NS,
-    SEQ,
-    ELEMENT_NAME,      /* of the tool call that is open */
-    ELEMENT_ARGUMENTS, /* of the tool call that is open */
-    ELEMENT_TEXT,      /* of the reasoning detail that is open */
-    SLOTS,
-};
-
-#define BIT(slot) (UINT64_C(1) << (slot))
-/* Slots first..last. */
-#define RANGE(first, last) ((BIT((last) - (first) + 1) - 1) << (first))
-
-#define DELTA_ALL RANGE(DELTA_CONTENT, DELTA_TOOL)
-#define MESSAGE_ALL RANGE(MESSAGE_CONTENT, MESSAGE_TOOL)
-#define TEXT_SLOTS (BIT(DELTA_CONTENT) | BIT(DELTA_REFUSAL) | BIT(MESSAGE_CONTENT) | BIT(MESSAGE_REFUSAL))
-#define USAGE_ALL RANGE(PROMPT, REASONING_TOKENS)
-#define ERROR_ALL RANGE(ERROR_OBJECT, ERROR_CODE)
+#include "dialect_chat.h"
+#include "json.h"
 
 static const struct {
     uint64_t slots;
@@ -84,204 +48,6 @@ static const struct {
     {BIT(FINISH), AX_CHUNK_FINISH},
     {USAGE_ALL, AX_CHUNK_USAGE},
     {BIT(ERROR_OBJECT) | BIT(ERROR_TEXT), AX_CHUNK_ERROR},
-};
-
-/* ---- tables ---- */
-
-typedef struct key {
-    char name[32]; /* zero-padded, read as words */
-    uint8_t len;
-    uint8_t object;   /* context of an object */
-    uint8_t array;    /* context of an array */
-    uint8_t nonempty; /* slot of an object with a member */
-    uint8_t string;   /* slot of a string that is not empty */
-    uint8_t integer;  /* slot of an integer that is not negative */
-    uint64_t clears;  /* slots that a new value of this key replaces */
-} key;
-
-/* Where a key is in its object's table. Two keys of one object with the same place would be an
- * initialiser that overrides another, which the compiler reports. */
-#define PLACE(first, last, len) (((unsigned)(first) + (unsigned)(last) + 4 * (unsigned)(len)) & 63)
-
-typedef struct object {
-    uint8_t places[64]; /* index into keys, 0 = no key has this place */
-    const key *keys;    /* number 0 matches nothing */
-    uint64_t from;      /* when the object closes, any of these slots ... */
-    uint8_t to;         /* ... becomes this one */
-} object;
-
-typedef struct array {
-    key element;
-    bool first_only;
-} array;
-
-typedef struct dialect {
-    const object *objects;
-    const array *arrays;
-} dialect;
-
-#define KEY(text) .name = text, .len = sizeof text - 1
-
-/* OpenAI, API reference, "The chat completion chunk object", and what vLLM, SGLang, DeepSeek and
- * OpenRouter add to its delta. SKIP is 0 in both lists: the default of every key. */
-enum chat_object {
-    CHAT_SKIP,
-    CHAT_ROOT,
-    CHAT_CHOICE,
-    CHAT_DELTA,
-    CHAT_MESSAGE,
-    CHAT_DELTA_TOOL,
-    CHAT_MESSAGE_TOOL,
-    CHAT_FUNCTION,
-    CHAT_DELTA_DETAIL,
-    CHAT_MESSAGE_DETAIL,
-    CHAT_USAGE,
-    CHAT_PROMPT_DETAILS,
-    CHAT_COMPLETION_DETAILS,
-    CHAT_ERROR,
-};
-
-enum chat_array {
-    CHAT_SKIP_LIST,
-    CHAT_CHOICES,
-    CHAT_DELTA_TOOLS,
-    CHAT_MESSAGE_TOOLS,
-    CHAT_DELTA_DETAILS,
-    CHAT_MESSAGE_DETAILS,
-};
-
-static const key NO_KEY = {.len = 0};
-
-static const key CHAT_ROOT_KEYS[] = {
-    {.len = 0},
-    {KEY("choices"), .array = CHAT_CHOICES, .clears = DELTA_ALL | MESSAGE_ALL | BIT(FINISH)},
-    {KEY("usage"), .object = CHAT_USAGE, .clears = USAGE_ALL},
-    {KEY("error"), .object = CHAT_ERROR, .nonempty = ERROR_OBJECT, .string = ERROR_TEXT, .clears = ERROR_ALL},
-    {KEY("sent_ns"), .integer = SENT_NS, .clears = BIT(SENT_NS)},
-    {KEY("seq"), .integer = SEQ, .clears = BIT(SEQ)},
-};
-
-static const key CHAT_CHOICE_KEYS[] = {
-    {.len = 0},
-    {KEY("delta"), .object = CHAT_DELTA, .clears = DELTA_ALL},
-    {KEY("finish_reason"), .string = FINISH, .clears = BIT(FINISH)},
-    {KEY("message"), .object = CHAT_MESSAGE, .clears = MESSAGE_ALL},
-};
-
-#define CONTENT_KEYS(X)                                                                             \
-    {KEY("content"), .string = X##_CONTENT, .clears = BIT(X##_CONTENT)},                            \
-    {KEY("reasoning_content"), .string = X##_REASONING_CONTENT, .clears = BIT(X##_REASONING_CONTENT)}, \
-    {KEY("reasoning"), .string = X##_REASONING, .clears = BIT(X##_REASONING)},                      \
-    {KEY("reasoning_details"), .array = CHAT_##X##_DETAILS, .clears = BIT(X##_REASONING_DETAILS)},  \
-    {KEY("tool_calls"), .array = CHAT_##X##_TOOLS, .clears = BIT(X##_TOOL)},                        \
-    {KEY("refusal"), .string = X##_REFUSAL, .clears = BIT(X##_REFUSAL)},
-
-static const key CHAT_DELTA_KEYS[] = {{.len = 0}, CONTENT_KEYS(DELTA)};
-static const key CHAT_MESSAGE_KEYS[] = {{.len = 0}, CONTENT_KEYS(MESSAGE)};
-
-static const key CHAT_TOOL_KEYS[] = {
-    {.len = 0},
-    {KEY("function"), .object = CHAT_FUNCTION, .clears = BIT(ELEMENT_NAME) | BIT(ELEMENT_ARGUMENTS)},
-};
-
-static const key CHAT_FUNCTION_KEYS[] = {
-    {.len = 0},
-    {KEY("name"), .string = ELEMENT_NAME, .clears = BIT(ELEMENT_NAME)},
-    {KEY("arguments"), .string = ELEMENT_ARGUMENTS, .clears = BIT(ELEMENT_ARGUMENTS)},
-};
-
-static const key CHAT_DETAIL_KEYS[] = {
-    {.len = 0},
-    {KEY("text"), .string = ELEMENT_TEXT, .clears = BIT(ELEMENT_TEXT)},
-};
-
-static const key CHAT_USAGE_KEYS[] = {
-    {.len = 0},
-    {KEY("prompt_tokens"), .integer = PROMPT, .clears = BIT(PROMPT)},
-    {KEY("completion_tokens"), .integer = COMPLETION, .clears = BIT(COMPLETION)},
-    {KEY("prompt_tokens_details"), .object = CHAT_PROMPT_DETAILS, .clears = BIT(CACHED)},
-    {KEY("completion_tokens_details"), .object = CHAT_COMPLETION_DETAILS, .clears = BIT(REASONING_TOKENS)},
-};
-
-static const key CHAT_PROMPT_DETAILS_KEYS[] = {
-    {.len = 0},
-    {KEY("cached_tokens"), .integer = CACHED, .clears = BIT(CACHED)},
-};
-
-static const key CHAT_COMPLETION_DETAILS_KEYS[] = {
-    {.len = 0},
-    {KEY("reasoning_tokens"), .integer = REASONING_TOKENS, .clears = BIT(REASONING_TOKENS)},
-};
-
-static const key CHAT_ERROR_KEYS[] = {
-    {.len = 0},
-    {KEY("message"), .string = ERROR_MESSAGE, .clears = BIT(ERROR_MESSAGE)},
-    {KEY("type"), .string = ERROR_TYPE, .clears = BIT(ERROR_TYPE)},
-    {KEY("code"),
-     .string = ERROR_CODE_TEXT,
-     .integer = ERROR_CODE,
-     .clears = BIT(ERROR_CODE_TEXT) | BIT(ERROR_CODE)},
-};
-
-#define ELEMENT_TOOL (BIT(ELEMENT_NAME) | BIT(ELEMENT_ARGUMENTS))
-#define CONTENT_PLACES \
-    [PLACE('c', 't', 7)] = 1, [PLACE('r', 't', 17)] = 2, [PLACE('r', 'g', 9)] = 3, \
-    [PLACE('r', 's', 17)] = 4, [PLACE('t', 's', 10)] = 5, [PLACE('r', 'l', 7)] = 6
-
-static const object CHAT_OBJECTS[] = {
-    [CHAT_SKIP] = {.keys = &NO_KEY},
-    [CHAT_ROOT] = {.keys = CHAT_ROOT_KEYS,
-        .places = {[PLACE('c', 's', 7)] = 1, [PLACE('u', 'e', 5)] = 2, [PLACE('e', 'r', 5)] = 3, [PLACE('s', 's', 7)] = 4, [PLACE('s', 'q', 3)] = 5},
-    },
-    [CHAT_CHOICE] = {.keys = CHAT_CHOICE_KEYS,
-        .places = {[PLACE('d', 'a', 5)] = 1, [PLACE('f', 'n', 13)] = 2, [PLACE('m', 'e', 7)] = 3},
-    },
-    [CHAT_DELTA] = {.keys = CHAT_DELTA_KEYS,
-        .places = {CONTENT_PLACES},
-    },
-    [CHAT_MESSAGE] = {.keys = CHAT_MESSAGE_KEYS,
-        .places = {CONTENT_PLACES},
-    },
-    [CHAT_DELTA_TOOL] = {.keys = CHAT_TOOL_KEYS,
-        .places = {[PLACE('f', 'n', 8)] = 1},
-        .from = ELEMENT_TOOL, .to = DELTA_TOOL,
-    },
-    [CHAT_MESSAGE_TOOL] = {.keys = CHAT_TOOL_KEYS,
-        .places = {[PLACE('f', 'n', 8)] = 1},
-        .from = ELEMENT_TOOL, .to = MESSAGE_TOOL,
-    },
-    [CHAT_FUNCTION] = {.keys = CHAT_FUNCTION_KEYS,
-        .places = {[PLACE('n', 'e', 4)] = 1, [PLACE('a', 's', 9)] = 2},
-    },
-    [CHAT_DELTA_DETAIL] = {.keys = CHAT_DETAIL_KEYS,
-        .places = {[PLACE('t', 't', 4)] = 1},
-        .from = BIT(ELEMENT_TEXT), .to = DELTA_REASONING_DETAILS,
-    },
-    [CHAT_MESSAGE_DETAIL] = {.keys = CHAT_DETAIL_KEYS,
-        .places = {[PLACE('t', 't', 4)] = 1},
-        .from = BIT(ELEMENT_TEXT), .to = MESSAGE_REASONING_DETAILS,
-    },
-    [CHAT_USAGE] = {.keys = CHAT_USAGE_KEYS,
-        .places = {[PLACE('p', 's', 13)] = 1, [PLACE('c', 's', 17)] = 2, [PLACE('p', 's', 21)] = 3, [PLACE('c', 's', 25)] = 4},
-    },
-    [CHAT_PROMPT_DETAILS] = {.keys = CHAT_PROMPT_DETAILS_KEYS,
-        .places = {[PLACE('c', 's', 13)] = 1},
-    },
-    [CHAT_COMPLETION_DETAILS] = {.keys = CHAT_COMPLETION_DETAILS_KEYS,
-        .places = {[PLACE('r', 's', 16)] = 1},
-    },
-    [CHAT_ERROR] = {.keys = CHAT_ERROR_KEYS,
-        .places = {[PLACE('m', 'e', 7)] = 1, [PLACE('t', 'e', 4)] = 2, [PLACE('c', 'e', 4)] = 3},
-    },
-};
-
-static const array CHAT_ARRAYS[] = {
-    [CHAT_SKIP_LIST] = {.first_only = false},
-    [CHAT_CHOICES] = {.element = {.object = CHAT_CHOICE}, .first_only = true},
-    [CHAT_DELTA_TOOLS] = {.element = {.object = CHAT_DELTA_TOOL}},
-    [CHAT_MESSAGE_TOOLS] = {.element = {.object = CHAT_MESSAGE_TOOL}},
-    [CHAT_DELTA_DETAILS] = {.element = {.object = CHAT_DELTA_DETAIL}},
-    [CHAT_MESSAGE_DETAILS] = {.element = {.object = CHAT_MESSAGE_DETAIL}},
 };
 
 /* The context of the whole text is number 1 of every dialect. */
@@ -300,93 +66,7 @@ static const struct {
     {"content_filter", 14, AX_FINISH_CONTENT_FILTER},
 };
 
-/* ---- JSON ---- */
-
-static inline bool space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
-/* `c` is inside the text, whose last byte is no white space. */
-static inline const char *skip_space(const char *c)
-{
-    if (__builtin_expect((unsigned char)*c > ' ', 1))
-        return c;
-    while (space(*c))
-        c++;
-    return c;
-}
-
-static inline bool digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* Digits end inside the text, since its last byte is none. */
-static inline const char *skip_digits(const char *c)
-{
-    while (digit(*c))
-        c++;
-    return c;
-}
-
-static inline const char *read_digits(const char *c, int64_t *number)
-{
-    for (; digit(*c); c++)
-        if (__builtin_mul_overflow(*number, (int64_t)10, number) ||
-            __builtin_add_overflow(*number, (int64_t)(*c - '0'), number))
-            *number = INT64_MAX;
-    return c;
-}
-
-static int hex(char c)
-{
-    if (digit(c))
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* `c` is at a backslash: behind the escape, or NULL. */
-static __attribute__((noinline, cold)) const char *skip_escape(const char *c, const char *end)
-{
-    if (end - c < 2)
-        return NULL;
-    if (c[1] == 'u') {
-        if (end - c < 6)
-            return NULL;
-        for (int i = 2; i < 6; i++)
-            if (hex(c[i]) < 0)
-                return NULL;
-        return c + 6;
-    }
-    return c[1] && strchr("\"\\/bfnrt", c[1]) ? c + 2 : NULL;
-}
-
-/* Undoes the escapes of a checked string, as far as needed to compare it with an ASCII word: characters
- * outside ASCII become 0xff. Returns the length, at most `room`. */
-static size_t unescape(const char *s, size_t len, char *out, size_t room)
-{
-    static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
-    const char *end = s + len;
-    size_t n = 0;
-    while (s < end && n < room) {
-        char c = *s++;
-        if (c == '\\') {
-            c = *s++;
-            const char *at = strchr(from, c);
-            if (at) {
-                c = to[at - from];
-            } else if (c == 'u') {
-                int code = hex(s[0]) << 12 | hex(s[1]) << 8 | hex(s[2]) << 4 | hex(s[3]);
-                c = code < 0x80 ? (char)code : '\xff';
-                s += 4;
-            }
-        }
-        out[n++] = c;
-    }
-    return n;
-}
+/* ---- keys and words ---- */
 
 /* The first 8 bytes of a key, zeros behind its end. */
 static inline uint64_t first_word(const char *s, size_t len, const char *end)
@@ -444,53 +124,20 @@ typedef struct found {
     uint64_t seen;
     ax_span text[SLOTS];
     int64_t number[SLOTS];
+    uint32_t holes; /* how many there were, also those that `hole` has no room for */
+    struct {
+        ax_span value;
+        uint8_t slot; /* of an integer; NOTHING = a string */
+    } hole[AX_CHUNK_HOLES];
 } found;
 
-/* 64 bytes of the text, and where ax_string_mask hits in them. */
-typedef struct window {
-    const char *at;
-    uint64_t hits;
-} window;
-
-/* The first window at or behind `c` that has a hit; its `at` is NULL if there is none. */
-static __attribute__((noinline)) window next_window(const char *begin, const char *c, const char *end)
+static inline void note_hole(found *f, const char *from, const char *to, uint8_t slot)
 {
-    for (; c < end; c += 64) {
-        uint64_t hits = ax_string_mask(begin, c, end);
-        if (hits)
-            return (window){c, hits};
-        if (end - c <= 64)
-            break;
+    if (f->holes < AX_CHUNK_HOLES) {
+        f->hole[f->holes].value = (ax_span){from, (size_t)(to - from)};
+        f->hole[f->holes].slot = slot;
     }
-    return (window){NULL, 0};
-}
-
-/* Moves `c` to the first hit at or behind it; returns false from the caller if there is none. A macro,
- * so that the window stays in registers. */
-#define NEXT_HIT(c)                                                                  \
-    do {                                                                             \
-        size_t at_ = (size_t)((c) - w.at);                                           \
-        uint64_t left_ = w.hits >> (at_ & 63);                                       \
-        if (__builtin_expect(at_ < 64 && left_ != 0, 1)) {                           \
-            (c) += __builtin_ctzll(left_);                                           \
-        } else {                                                                     \
-            w = next_window(begin, at_ < 64 ? w.at + 64 : (c), end);                 \
-            if (!w.at)                                                               \
-                return false;                                                        \
-            (c) = w.at + __builtin_ctzll(w.hits);                                    \
-        }                                                                            \
-    } while (0)
-
-/* `c` is at a hit inside a string: the closing quote, or NULL if the string is not JSON. */
-static __attribute__((noinline)) const char *end_string(const char *begin, const char *c, const char *end)
-{
-    window w = {c, ax_string_mask(begin, c, end)};
-    while (*c != '"') {
-        if (*c != '\\' || !(c = skip_escape(c, end)) || c == end)
-            return NULL;
-        NEXT_HIT(c);
-    }
-    return c;
+    f->holes++;
 }
 
 #define LIST 0x80 /* a context of an array, in the stack */
@@ -537,9 +184,10 @@ value:
         NEXT_HIT(c);
         if (__builtin_expect(*c != '"', 0) && !(c = end_string(begin, c, end)))
             return false;
-        if (k->string) {
+        if (k->string && c > s) {
             f->text[k->string] = (ax_span){s, (size_t)(c - s)};
-            seen |= (uint64_t)(c > s) << k->string;
+            seen |= BIT(k->string);
+            note_hole(f, s, c, NOTHING);
         }
         c++;
         goto after;
@@ -570,6 +218,7 @@ value:
     case '0' ... '9': {
         bool integer = *c != '-';
         int64_t number = 0;
+        s = c;
         c += !integer;
         if (*c == '0') {
             c++;
@@ -595,9 +244,10 @@ value:
                 return false;
             c = skip_digits(c);
         }
-        if (k->integer) {
+        if (k->integer && integer) {
             f->number[k->integer] = number;
-            seen |= (uint64_t)integer << k->integer;
+            seen |= BIT(k->integer);
+            note_hole(f, s, c, k->integer);
         }
         break;
     }
@@ -664,7 +314,7 @@ close_object:
     if (top == stack) {
         if (c != end)
             return false;
-        f->seen = seen & ~BIT(NOTHING);
+        f->seen = seen & ~(BIT(NOTHING) | BIT(FILLER));
         return true;
     }
     top--;
@@ -711,7 +361,79 @@ static const ax_chunk ABSENT = {
     .seq = -1,
 };
 
-uint32_t ax_chunk_scan(ax_dialect which, ax_span event_name, ax_span data, ax_chunk *out)
+/* ---- the memo ---- */
+
+/* [begin, end) ends with '}'. */
+static bool recall(const ax_chunk_memo *m, const char *begin, const char *end, found *f)
+{
+    const char *c = begin;
+    size_t at = 0;
+    for (uint32_t i = 0; i < m->holes; i++) {
+        size_t same = m->hole[i].from - at;
+        if ((size_t)(end - c) <= same || memcmp(c, m->text + at, same) != 0)
+            return false;
+        c += same;
+        const char *s = c;
+        if (m->hole[i].slot == NOTHING) {
+            window w = next_window(begin, c, end);
+            if (!w.at)
+                return false;
+            c = w.at + __builtin_ctzll(w.hits);
+            if (*c != '"' && !(c = end_string(begin, c, end)))
+                return false;
+            if (c == s)
+                return false;
+        } else {
+            int64_t number = 0;
+            c = read_digits(c, &number);
+            if (c == s || (*s == '0' && c - s > 1))
+                return false;
+            f->number[m->hole[i].slot] = number;
+        }
+        at = m->hole[i].to;
+    }
+    if ((size_t)(end - c) != m->len - at || memcmp(c, m->text + at, m->len - at) != 0)
+        return false;
+    f->seen = m->seen;
+    return true;
+}
+
+static void keep(ax_chunk_memo *m, const char *begin, const char *end, const found *f)
+{
+    size_t len = (size_t)(end - begin);
+    if (len > sizeof m->text || f->holes > AX_CHUNK_HOLES || (f->seen & (ERROR_ALL | BIT(FINISH))))
+        return;
+    memcpy(m->text, begin, len);
+    m->len = (uint16_t)len;
+    m->seen = f->seen;
+    m->holes = (uint8_t)f->holes;
+    for (uint32_t i = 0; i < f->holes; i++) {
+        m->hole[i].from = (uint16_t)(f->hole[i].value.ptr - begin);
+        m->hole[i].to = (uint16_t)(m->hole[i].from + f->hole[i].value.len);
+        m->hole[i].slot = f->hole[i].slot;
+    }
+}
+
+/* A stream whose events never look alike should not pay for keeping each of them. */
+#define KEEP_ALWAYS 4
+#define KEEP_EVERY 32
+
+static bool scan_or_recall(ax_dialect which, ax_chunk_memo *m, const char *begin, const char *end, found *f)
+{
+    if (m && m->len && recall(m, begin, end, f)) {
+        m->misses = 0;
+        m->recalled++;
+        return true;
+    }
+    f->holes = 0;
+    if (!scan(&DIALECTS[which], begin, end, f))
+        return false;
+    if (m && (m->misses++ < KEEP_ALWAYS || m->misses % KEEP_EVERY == 0))
+        keep(m, begin, end, f);
+    return true;
+}
+
+uint32_t ax_chunk_scan_next(ax_dialect which, ax_chunk_memo *memo, ax_span event_name, ax_span data, ax_chunk *out)
 {
     const char *begin = data.ptr, *end = data.ptr + data.len;
     found f;
@@ -726,7 +448,7 @@ uint32_t ax_chunk_scan(ax_dialect which, ax_span event_name, ax_span data, ax_ch
     if (begin == end)
         flags = 0;
     else if (*begin == '{' && end[-1] == '}')
-        flags = scan(&DIALECTS[which], begin, end, &f) ? 0 : AX_CHUNK_MALFORMED;
+        flags = scan_or_recall(which, memo, begin, end, &f) ? 0 : AX_CHUNK_MALFORMED;
     else if (end - begin == 6 && memcmp(begin, "[DONE]", 6) == 0)
         flags = AX_CHUNK_DONE;
     else
@@ -742,4 +464,9 @@ uint32_t ax_chunk_scan(ax_dialect which, ax_span event_name, ax_span data, ax_ch
     if ((flags & AX_CHUNK_ERROR) && out->error_message.len == 0)
         out->error_message = data;
     return out->flags = flags;
+}
+
+uint32_t ax_chunk_scan(ax_dialect which, ax_span event_name, ax_span data, ax_chunk *out)
+{
+    return ax_chunk_scan_next(which, NULL, event_name, data, out);
 }

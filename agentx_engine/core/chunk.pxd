@@ -1,6 +1,6 @@
 """Scanner of one stream event (csrc/chunk), and the borrowed span that the parsers share."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
 cdef extern from "span.h" nogil:
@@ -51,4 +51,14 @@ cdef extern from "chunk.h" nogil:
         int64_t sent_ns
         int64_t seq
 
+    ctypedef struct ax_chunk_memo:
+        uint64_t recalled
+
     uint32_t ax_chunk_scan(ax_dialect dialect, ax_span event_name, ax_span data, ax_chunk *out)
+    uint32_t ax_chunk_scan_next(
+        ax_dialect dialect, ax_chunk_memo *memo, ax_span event_name, ax_span data, ax_chunk *out
+    )
+
+
+cdef class ChunkScanner:
+    cdef ax_chunk_memo memo

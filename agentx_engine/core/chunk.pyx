@@ -7,6 +7,17 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memchr, memcpy, memset
 
 
+cdef extern from *:
+    """
+    typedef volatile size_t volatile_size;
+    """
+    ctypedef size_t volatile_size
+
+
+cdef extern from "clock.h" nogil:
+    int64_t ax_now_ns()
+
+
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t n, const void *needle, size_t m)
 
@@ -58,22 +69,40 @@ cdef object count_of(int64_t value):
     return None if value < 0 else value
 
 
+cdef object chunk_of(const ax_chunk *c):
+    return Chunk(
+        Flag(c.flags),
+        Finish(c.finish),
+        count_of(c.usage.prompt),
+        count_of(c.usage.completion),
+        count_of(c.usage.cached),
+        count_of(c.usage.reasoning),
+        c.error_message.ptr[:c.error_message.len],
+        c.error_type.ptr[:c.error_type.len],
+        count_of(c.error_code),
+        count_of(c.sent_ns),
+        count_of(c.seq),
+    )
+
+
 def scan_chunk(bytes data not None, bytes event_name not None=b""):
     cdef ax_chunk out
     ax_chunk_scan(AX_DIALECT_CHAT, span_of(event_name), span_of(data), &out)
-    return Chunk(
-        Flag(out.flags),
-        Finish(out.finish),
-        count_of(out.usage.prompt),
-        count_of(out.usage.completion),
-        count_of(out.usage.cached),
-        count_of(out.usage.reasoning),
-        out.error_message.ptr[:out.error_message.len],
-        out.error_type.ptr[:out.error_type.len],
-        count_of(out.error_code),
-        count_of(out.sent_ns),
-        count_of(out.seq),
-    )
+    return chunk_of(&out)
+
+
+cdef class ChunkScanner:
+    def __cinit__(self):
+        memset(&self.memo, 0, sizeof(self.memo))
+
+    def scan(self, bytes data not None, bytes event_name not None=b""):
+        cdef ax_chunk out
+        ax_chunk_scan_next(AX_DIALECT_CHAT, &self.memo, span_of(event_name), span_of(data), &out)
+        return chunk_of(&out)
+
+    @property
+    def recalled(self):
+        return self.memo.recalled
 
 
 def masks(bytes data not None, Py_ssize_t at):
@@ -98,35 +127,51 @@ def masks(bytes data not None, Py_ssize_t at):
 
 def bench(bytes data not None, Py_ssize_t n):
     cdef ax_chunk out
-    cdef ax_span name
-    cdef ax_span span
+    cdef ax_span name = span_of(b"")
+    cdef ax_span span = span_of(data)
     cdef Py_ssize_t i
-    cdef uint32_t flags = 0
-    name.ptr = b""
-    name.len = 0
-    span.ptr = data
-    span.len = len(data)
+    cdef int64_t begun
     with nogil:
+        begun = ax_now_ns()
         for i in range(n):
-            flags |= ax_chunk_scan(AX_DIALECT_CHAT, name, span, &out)
-    return flags
+            ax_chunk_scan(AX_DIALECT_CHAT, name, span, &out)
+        begun = ax_now_ns() - begun
+    return begun
 
 
-def bench_memscan(bytes data not None, Py_ssize_t n):
+def bench_next(list events not None, Py_ssize_t n):
+    cdef ax_chunk out
+    cdef ax_chunk_memo memo
+    cdef ax_span name = span_of(b"")
+    cdef ax_span[64] spans
+    cdef Py_ssize_t count = len(events)
+    cdef Py_ssize_t i
+    cdef int64_t begun
+    if not 0 < count <= 64:
+        raise ValueError(f"1 to 64 events, not {count}")
+    for i in range(count):
+        spans[i] = span_of(events[i])
+    memset(&memo, 0, sizeof(memo))
+    with nogil:
+        begun = ax_now_ns()
+        for i in range(n):
+            ax_chunk_scan_next(AX_DIALECT_CHAT, &memo, name, spans[i % count], &out)
+        begun = ax_now_ns() - begun
+    return begun
+
+
+def bench_reference(bytes data not None, Py_ssize_t n):
     cdef const char *begin = data
-    cdef const char *end = begin + len(data)
+    cdef size_t size = len(data)
     cdef const char *c
-    cdef size_t found = 0
+    cdef volatile_size found = 0
     cdef Py_ssize_t i
+    cdef int64_t begun
     with nogil:
+        begun = ax_now_ns()
         for i in range(n):
-            c = begin
-            while True:
-                c = <const char *>memmem(c, end - c, b"data: ", 6)
-                if c == NULL:
-                    break
-                c = <const char *>memchr(c, 10, end - c)
-                if c == NULL:
-                    break
-                found += 1
-    return found
+            c = <const char *>memmem(begin, size, b"data: ", 6)
+            if c != NULL:
+                found += <const char *>memchr(c, 10, begin + size - c) != NULL
+        begun = ax_now_ns() - begun
+    return begun

@@ -55,4 +55,5 @@ class HttpParser:
         """Valid from the head on; False again once the response has failed."""
 
 def bench(head: bytes, body: bytes, n: int) -> int:
-    """Parses `head`, then `body` (whole chunks) `n` times in one loop without the GIL; total body bytes."""
+    """Parses `head`, then `body` (whole chunks) `n` times in one loop without the GIL;
+    the time taken, in ns."""

@@ -49,4 +49,4 @@ class SseParser:
         """Bytes of the buffer for events that come in pieces; 0 until there was one."""
 
 def bench(data: bytes, n: int) -> int:
-    """Feeds `data` (whole events) `n` times in one loop without the GIL; the number of events."""
+    """Feeds `data` (whole events) `n` times in one loop without the GIL; the time taken, in ns."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from support import chunk_reference
 from wire.chunk_vectors import VECTORS, Json, delta
 
-from agentx_engine.core.chunk import Chunk, Finish, Flag, masks, scan_chunk
+from agentx_engine.core.chunk import Chunk, ChunkScanner, Finish, Flag, masks, scan_chunk
 
 AT_REST = Chunk(Flag(0), Finish.NONE, None, None, None, None, b"", b"", None, None, None)
 
@@ -117,6 +119,126 @@ def test_many_choices_and_calls() -> None:
         scan_chunk(delta(b'{"tool_calls":[' + calls + b',{"function":{"arguments":"x"}}]}')).flags
         == Flag.TOOL
     )
+
+
+# ---- one stream's events in turn
+
+
+def check_stream(events: Sequence[bytes]) -> int:
+    """Assert that events scanned as one stream say what each says alone; how many were recalled."""
+    scanner = ChunkScanner()
+    for n, data in enumerate(events):
+        assert scanner.scan(data) == scan_chunk(data), f"event {n} of {list(events[: n + 1])}"
+    return scanner.recalled
+
+
+def test_stream_of_texts_is_recalled() -> None:
+    texts = [b"a", b" b", b"\\n", b"\\u00e9\\\\", b"x" * 1_000, b'\\"', "你好🦀".encode()] * 3
+    events = [delta(b'{"role":"assistant","content":""}')] + [
+        delta(b'{"content":"' + t + b'"}') for t in texts
+    ]
+    assert check_stream([*events, delta(b"{}", b'"finish_reason":"stop"'), b"[DONE]"]) == len(texts) - 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b'{"seq":%d,"sent_ns":%d,"choices":[{"delta":{"content":"%d"}}]}',
+        b'{"choices":[{"delta":{"content":"%d"}}],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}',
+        b'{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"%d"}}]}}],"seq": %d ,"sent_ns":%d}',
+        b'{"choices":[{"delta":{"reasoning":"%d","reasoning_details":[{"text":"%d"}]}}],"obfuscation":"%d"}',
+    ],
+)
+def test_stream_with_counts_is_recalled(form: bytes) -> None:
+    """Fault B27 among them: usage with every event; the metronome's stamps; tool arguments."""
+    assert check_stream([form % (n, n * 7, 10**n) for n in range(1, 18)]) == 16
+
+
+VARIANTS = [b"a", b"", b"\\n", b'\\"', b'"', b"\\", b"\\x", b"\n", b'","content":"', b'","x":"', b'"},{"']
+COUNTS = [
+    b"0",
+    b"7",
+    b"12",
+    b"00",
+    b"07",
+    b"-1",
+    b"-0",
+    b"1.5",
+    b"1e3",
+    b"null",
+    b'"1"',
+    b"",
+    b"9" * 30,
+    b"1 ",
+    b" 1",
+    b"true",
+]
+
+
+@pytest.mark.parametrize("first", VARIANTS)
+@pytest.mark.parametrize("second", VARIANTS)
+def test_text_then_text(first: bytes, second: bytes) -> None:
+    """An event is recalled only where a scan would find the same."""
+    forms = [
+        b'{"choices":[{"delta":{"content":"%s"}}]}',
+        b'{"choices":[{"delta":{"content":"%s","content":"b"}}]}',
+        b'{"choices":[{"delta":{"content":"b","content":"%s"}}]}',
+        b'{"choices":[{"delta":{"content":"%s","content":null}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":"%s","arguments":""}},{"function":{}}]}}]}',
+        b'{"choices":[{"delta":{},"finish_reason":"%s"}]}',
+        b'{"error":"%s"}',
+        b'{"error":{"message":"%s"},"error":null}',
+        b'{"id":"%s"}',
+    ]
+    for form in forms:
+        check_stream([form % first, form % second, form % first, form % second])
+
+
+@pytest.mark.parametrize("first", COUNTS)
+@pytest.mark.parametrize("second", COUNTS)
+def test_count_then_count(first: bytes, second: bytes) -> None:
+    forms = [
+        b'{"seq":%s}',
+        b'{"seq":%s,"seq":3}',
+        b'{"seq":3,"seq":%s}',
+        b'{"usage":{"prompt_tokens":%s},"sent_ns":5}',
+        b'{"usage":{"prompt_tokens":%s},"usage":{}}',
+        b'{"error":{"code":%s}}',
+    ]
+    for form in forms:
+        check_stream([form % first, form % second, form % first, form % second])
+
+
+def test_more_holes_than_are_kept() -> None:
+    form = b'{"usage":{' + b",".join([b'"prompt_tokens":%d'] * 9) + b"}}"
+    assert check_stream([form % ((n,) * 9) for n in range(5)]) == 0
+
+
+def test_long_event_is_not_kept() -> None:
+    assert check_stream([delta(b'{"content":"a"}', b'"x":"' + b"y" * 600 + b'"')] * 5) == 0
+    short = delta(b'{"content":"a"}')
+    assert check_stream([short, delta(b'{"content":"' + b"a" * 100_000 + b'"}'), short]) == 2
+
+
+def test_stream_whose_events_never_look_alike() -> None:
+    """It is scanned, and a later quiet stretch is still recalled."""
+    events = [b'{"x":%d,"choices":[{"delta":{"content":"a"}}]}' % n for n in range(300)]
+    assert check_stream(events) == 0
+    assert check_stream(events + [events[-1]] * 100) > 60
+
+
+def test_error_event_by_name_in_a_stream() -> None:
+    scanner = ChunkScanner()
+    data = delta(b'{"content":"a"}')
+    for name in (b"", b"", b"error", b"", b"error"):
+        assert scanner.scan(data, name) == scan_chunk(data, name)
+
+
+def test_vectors_as_one_stream() -> None:
+    datas = [v.data for v in VECTORS if len(v.data) < 1_000]
+    rng = random.Random(1)
+    for _ in range(20):
+        check_stream([d for d in rng.sample(datas, 60) for _ in range(rng.randint(1, 3))])
 
 
 # ---- the search under it
@@ -294,6 +416,23 @@ def test_generated_and_broken(seed: int) -> None:
     at = rng.randrange(len(data) + 1)
     byte = rng.choice([b"", b'"', b"\\", b"}", b"]", b",", b"{", b"[", b":", b"0", b"\0", b" ", b"\xff"])
     check_reference(data[:at] + byte + data[at + rng.randrange(2) :])
+
+
+@settings(max_examples=400, deadline=None)
+@given(SEEDS)
+def test_generated_streams(seed: int) -> None:
+    """Events that are alike but for a value, or a byte anywhere."""
+    writer = Writer(seed)
+    rng = writer.rng
+    event = writer.event()
+    spots = [m.span() for m in re.finditer(rb'(?<=")[^"\\]+(?=")|(?<=:)[0-9]+', event)]
+    events = [event, event]
+    for _ in range(6):
+        a, b = rng.choice(spots) if spots and rng.random() < 0.7 else (rng.randrange(len(event)),) * 2
+        value = rng.choice([b"a", b"1", b"23", b"0", b"", b"\\n", b'"', b"\\", b",", b"}", b"-", b"."])
+        events += [event[:a] + value + event[b:]] * rng.randint(1, 2)
+    rng.shuffle(events)
+    check_stream(events)
 
 
 @settings(max_examples=300, deadline=None)
