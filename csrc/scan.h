@@ -216,8 +216,11 @@ static inline const char *ax_scan_eol(const char *begin, const char *c, const ch
         if (mask)
             return c + __builtin_ctzll(mask);
     }
-    if (c == end)
-        return end;
+    if (end - c < 8) {
+        while (c < end && *c != '\n' && *c != '\r')
+            c++;
+        return c;
+    }
     uint64_t mask = ax_eol_mask(begin, c, end);
     return mask ? c + __builtin_ctzll(mask) : end;
 }

@@ -160,7 +160,7 @@ def bench_next(list events not None, Py_ssize_t n):
     return begun
 
 
-def bench_reference(bytes data not None, Py_ssize_t n):
+def bench_memscan(bytes data not None, Py_ssize_t n):
     cdef const char *begin = data
     cdef size_t size = len(data)
     cdef const char *c
