@@ -2,13 +2,19 @@
 
 States: preparing (the first trees are loaded and the first prompts built) -> sending -> draining
 (nothing is sent, requests in flight may return) -> cancelling -> ended. Each step is taken once, and any
-may be skipped. What ends the sending:
+may be skipped. With a warmup, sending and draining happen twice: the measured phase begins when the last
+warmup request has returned, and its clock, numbers and counters with it (`replay.warmup`).
+
+What ends the sending:
 
     duration        nothing due at the end or later is ever armed; grace
     request_count   what is armed is sent; grace
     tree_count      the last lane has drained: nothing is left to wait for
     stop()          what is armed but not yet due is withdrawn; a short drain
     abort()         everything is cancelled at once
+    threshold       the failure policy has had enough: like abort()
+    warmup_failed   a root's warmup request failed, or the last ones did not return in time: like abort()
+    held            every turn that is left waits for a dead stream, and there is no duration
     corpus          a trace cannot be used (UserError): like stop()
     client_error    an exception, which is a defect: like abort()
 
@@ -20,14 +26,16 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 from agentx_engine.errors import UserError
 from agentx_engine.replay.clock import Clock, Timer
-from agentx_engine.replay.dispatch import Dispatcher, Flight
+from agentx_engine.replay.dispatch import Dispatcher, FailurePolicy, Flight
+from agentx_engine.replay.idle import IdleCap
 from agentx_engine.replay.ids import id_headers, random_ids
 from agentx_engine.replay.lane import Lane, Stage
-from agentx_engine.replay.options import Counters, EndReason, ReplayOptions, ReplayReport
+from agentx_engine.replay.options import SECOND, Counters, EndReason, ReplayOptions, ReplayReport
+from agentx_engine.replay.phase import Phase
 from agentx_engine.replay.protocols import (
     HeaderFactory,
     IdFactory,
@@ -38,10 +46,14 @@ from agentx_engine.replay.protocols import (
 )
 from agentx_engine.replay.sampler import TreeCache
 from agentx_engine.replay.session import Crew
+from agentx_engine.replay.start_plan import LanePlan, schedule
 from agentx_engine.replay.timers import TimerSystem
-from agentx_engine.transport.base import Transport
+from agentx_engine.replay.tree_run import LiveTree
+from agentx_engine.replay.warmup import Warmup
+from agentx_engine.transport.base import Result, Transport
 
 LAUNCH_NS_PER_LANE = 100_000  # time to arm one lane's first request, generously
+BUILD_AHEAD_NS = SECOND  # first bodies that are due so soon after the start are built before it
 
 
 class Replay:
@@ -57,6 +69,7 @@ class Replay:
         ids: makes request and correlation ids.
         headers: the extra header lines of a request, each ending in CRLF.
         offload: runs `trees.load` aside; `asyncio.to_thread` on a real loop, `inline` under simulation.
+        failure_policy: gets every record of the measured phase; True cancels the run.
     """
 
     def __init__(
@@ -71,22 +84,41 @@ class Replay:
         ids: IdFactory = random_ids,
         headers: HeaderFactory = id_headers,
         offload: Offload = asyncio.to_thread,
+        failure_policy: FailurePolicy | None = None,
     ) -> None:
         self._clock = clock
         self._options = options
         self._counters = counters = Counters(phase=options.phase)
         self._timers = TimerSystem(clock, options.arm_lead_ns)
+        self._phase = phase = Phase(options.phase, self._on_warmup_closed)
         self._dispatcher = Dispatcher(
             clock=clock,
             transport=transport,
             recorder=recorder,
             options=options,
+            phase=phase,
             ids=ids,
             headers=headers,
             counters=counters,
             on_limit=self._on_request_count,
+            failure_policy=failure_policy,
+            on_failures=self._on_failures,
         )
-        crew = Crew(self._dispatcher, prompts, counters, options.arm_lead_ns, self._start_task, self._defect)
+        if options.system_idle_cap_ns is not None:
+            self._dispatcher.idle_cap = IdleCap(
+                clock, self._timers, options.system_idle_cap_ns, options.arm_lead_ns, self._on_system_shift
+            )
+        crew = Crew(
+            dispatcher=self._dispatcher,
+            prompts=prompts,
+            counters=counters,
+            options=options,
+            phase=phase,
+            start_task=self._start_session,
+            fail=self._defect,
+            warmup_failed=self._on_warmup_error,
+            tear_down=self._tear_down,
+        )
         self._cache = TreeCache(trees, offload)
         self._stage = Stage(
             source=trees,
@@ -96,9 +128,13 @@ class Replay:
             recorder=recorder,
             options=options,
             counters=counters,
+            on_held=self._on_held,
         )
+        self._warmup = Warmup(clock, phase, self._dispatcher, self._stage, self._fail_warmup)
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
         self._all_done: asyncio.Future[None] | None = None
+        self._sessions = 0  # tasks of conversations
+        self._start_plan: LanePlan | None = None
         self._ran = False
         self._at_end: Timer | None = None  # calls at the end of the duration
         self._deadline: Timer | None = None  # calls when the grace or the cancellation has taken long enough
@@ -154,30 +190,109 @@ class Replay:
     # -- the beginning
 
     async def _conduct(self) -> None:
-        """Loads the first tree of every lane, in the order of lanes, and starts them all at one instant.
+        """Loads the first tree of every lane, in the order of lanes, warms them, and starts them all."""
+        options = self._options
+        if options.start_ratios is None:
+            lanes = [Lane(number, self._stage) for number in range(options.concurrency)]
+            for lane in lanes:
+                await lane.prepare()
+            lanes = [lane for lane in lanes if lane.taken]
+        else:
+            lanes, self._start_plan = await self._stage.plan(options.start_ratios)
+        if options.warms and self._may_go_on():
+            await self._warmup.run(lanes, self._start_lane)
+        if options.warms and self._may_go_on():
+            starts = await self._warmup.hand_over(lanes)
+            times = schedule(starts, burst=options.burst_starts).streams_ns
+            streams = [
+                [(stream.conversation, at_ns) for stream, at_ns in zip(start.streams, own, strict=True)]
+                for start, own in zip(starts, times, strict=True)
+            ]
+        else:
+            streams = [[(0, 0)] for _ in lanes]
+        if self._may_go_on():
+            self._profile(lanes, streams)
 
-        The instant lies just far enough ahead to arm all first requests before it.
+    def _may_go_on(self) -> bool:
+        return self._dispatcher.sending
+
+    def _profile(self, lanes: Sequence[Lane], streams: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Begins the measured phase at one instant, just far enough ahead to arm all first requests.
+
+        `streams`: by lane, the live conversations and when each goes on, from that instant.
         """
-        lanes = [Lane(number, self._stage) for number in range(self._options.concurrency)]
-        for lane in lanes:
-            await lane.prepare()
-        if not self._dispatcher.sending:
-            return
-        for lane in lanes:
+        dispatcher, counters = self._dispatcher, self._counters
+        for lane, own in zip(lanes, streams, strict=True):
             lane.build()
+            lane.build_due(own, BUILD_AHEAD_NS)
         now_ns = self._clock.now_ns()
         start_ns = now_ns + max(self._options.arm_lead_ns, len(lanes) * LAUNCH_NS_PER_LANE)
-        self._counters.started_ns = start_ns
-        self._counters.state = "sending"
+        counters.started_ns = start_ns
+        counters.state = "sending"
         if self._options.duration_ns is not None:
             end_ns = start_ns + self._options.duration_ns
-            self._dispatcher.end_ns = end_ns
+            dispatcher.end_ns = end_ns
             self._at_end = self._clock.call_at(end_ns, self._on_duration)
-        for lane in lanes:
-            lane.launch(start_ns, now_ns)
-            self._start_task(lane.play())
+        if dispatcher.idle_cap is not None:
+            dispatcher.idle_cap.start(start_ns)
+        for lane, own in zip(lanes, streams, strict=True):
+            lane.launch(start_ns, now_ns, own)
+            self._start_lane(lane)
         if self._stage.may_take():
             self._cache.load_ahead(self._stage.sampler.peek())
+
+    def _start_lane(self, lane: Lane) -> None:
+        if not lane.playing:
+            self._start_task(lane.play())
+
+    # -- what conversations report
+
+    def _on_system_shift(self, by_ns: int) -> None:
+        self._counters.system_shifts += 1
+        self._counters.system_shift_ns += by_ns
+
+    def _on_held(self) -> None:
+        if self._dispatcher.idle_cap is not None:
+            self._dispatcher.idle_cap.held()
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Acts if nothing can ever happen again in this phase: no request, no timer, nobody about to run."""
+        if self._stage.loading or self._dispatcher.flights or self._timers.waking or len(self._timers):
+            return
+        live = self._stage.live.values()
+        if self._sessions != sum(tree.held for tree in live) or any(tree.drained.done() for tree in live):
+            return
+        if self._phase.accelerated:
+            self._phase.close()
+        elif not self._options.release_dead and self._sessions and self._dispatcher.end_ns is None:
+            self._end_sending("held", 0)
+
+    def _on_warmup_closed(self) -> None:
+        self._warmup.close()
+
+    def _on_warmup_error(self, flight: Flight, result: Result) -> None:
+        identity = flight.identity
+        reason = f": {result.error}" if result.error else ""
+        self._fail_warmup(
+            f"warmup request of {identity.conversation_id}, turn {identity.turn}, lane {identity.lane}, "
+            f"failed ({result.outcome.value}{reason}): a lane whose root is not warmed measures a cold cache"
+        )
+
+    def _fail_warmup(self, error: str) -> None:
+        if self._end_reason is None:
+            self._error = error
+            self._end_sending("warmup_failed", 0, withdraw=True)
+
+    def _on_failures(self) -> None:
+        self._end_sending("threshold", 0, withdraw=True)
+
+    def _tear_down(self, tree: LiveTree) -> None:
+        """Ends one tree because of a failed child; its lane goes on with the next."""
+        self._counters.trees_torn_down += 1
+        tree.cut_ns = self._clock.now_ns()
+        tree.halt()
+        self._dispatcher.cancel_all(tree)
 
     # -- the end
 
@@ -200,7 +315,7 @@ class Replay:
             self._traceback = "".join(traceback.format_exception(error))
         self._end_sending("client_error", 0, withdraw=True)
         self._end_reason = "client_error"  # whatever had ended the sending before
-        for tree in self._stage.live.values():
+        for tree in list(self._stage.live.values()):
             tree.abandon()
 
     def _end_sending(
@@ -217,8 +332,12 @@ class Replay:
             self._stopped_ns = at_ns
             self._dispatcher.sending = False
             self._counters.state = "draining"
-            for tree in self._stage.live.values():
+            for tree in list(self._stage.live.values()):
+                tree.idle_until(at_ns)
                 tree.halt()
+            if self._dispatcher.idle_cap is not None:
+                self._dispatcher.idle_cap.stop()
+            self._warmup.end()
         if withdraw:
             self._dispatcher.withdraw(now_ns)
         if at_ns + bound_ns <= now_ns:
@@ -259,6 +378,9 @@ class Replay:
                 timer.cancel()
         self._timers.close()
         self._cache.close()
+        self._warmup.end()
+        if self._dispatcher.idle_cap is not None:
+            self._dispatcher.idle_cap.stop()
         # Only if `run` itself was cancelled is anything left here.
         self._dispatcher.sending = False
         self._dispatcher.cancel_all()
@@ -273,7 +395,9 @@ class Replay:
             self._end_reason = (
                 "tree_count" if limit is not None and self._stage.taken >= limit else "duration"
             )
-        started_ns = ended_ns if counters.started_ns is None else counters.started_ns
+        started_ns = counters.started_ns
+        if started_ns is None or self._phase.warming:  # the measured phase was not reached
+            started_ns = ended_ns
         stopped_ns = ended_ns if self._stopped_ns is None else self._stopped_ns
         return ReplayReport(
             started_ns=started_ns,
@@ -286,9 +410,24 @@ class Replay:
             traceback=self._traceback,
             unrecorded=self._dispatcher.unrecorded,
             lost=self._lost,
+            warmup=self._warmup.report,
+            start=self._start_plan,
         )
 
     # -- tasks
+
+    def _start_session(self, coroutine: Coroutine[None, None, None]) -> None:
+        self._sessions += 1
+        self._start_task(self._play_session(coroutine))
+
+    async def _play_session(self, coroutine: Coroutine[None, None, None]) -> None:
+        try:
+            await coroutine
+        finally:
+            self._sessions -= 1
+            self._check_progress()
+            if not self._sessions:
+                self._warmup.quiet()
 
     def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -41,8 +41,11 @@ class Prompt(Protocol):
     def advance(self, turn: Turn) -> None:
         """Goes on to `turn`; turns come in order, each once."""
 
-    def rope(self, turn: Turn) -> Rope:
-        """The whole body of the request, for the turn last advanced to."""
+    def rope(self, turn: Turn, max_tokens: int | None = None) -> Rope:
+        """The whole body of the request, for the turn last advanced to.
+
+        `max_tokens` replaces the turn's output limit.
+        """
 
 
 class PromptSource(Protocol):

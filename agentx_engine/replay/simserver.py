@@ -45,7 +45,7 @@ class PlannedPrompt:
         del self._messages[turn.keep_messages :]
         self._messages.extend(turn.messages)
 
-    def rope(self, turn: Turn) -> Rope:
+    def rope(self, turn: Turn, max_tokens: int | None = None) -> Rope:
         return cast("Rope", PlannedBody(turn.in_tokens, turn.hit_blocks * self._block_size))
 
 

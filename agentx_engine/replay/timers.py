@@ -70,12 +70,13 @@ class _Timer:
 class TimerGroup:
     """The pending timers of one live tree. Made by `TimerSystem.group`."""
 
-    __slots__ = ("_closed", "_heap", "_pending", "_waiters", "head_version", "shift_ns", "system")
+    __slots__ = ("_closed", "_heap", "_pending", "_waiters", "head_version", "shift_ns", "system", "waking")
 
     def __init__(self, system: TimerSystem) -> None:
         self.system = system
         self.shift_ns = 0
         self.head_version = 0
+        self.waking = 0  # tasks of the tree which have been woken but have not run yet
         self._heap: list[_Timer] = []
         self._pending = 0
         self._waiters: dict[asyncio.Future[int | None], None] = {}  # in the order of their calls
@@ -107,13 +108,29 @@ class TimerGroup:
         if due_ns - self.system.lead_ns <= self.system.clock.now_ns():
             return due_ns
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        timer = self.at(due_ns, lambda due: None if future.done() else future.set_result(due))
+        fired = False
+
+        def wake(due: int) -> None:
+            nonlocal fired
+            if not future.done():
+                fired = True
+                self.woke(1)
+                future.set_result(due)
+
+        timer = self.at(due_ns, wake)
         self._waiters[future] = None
         try:
             return await future
         finally:
+            if fired:
+                self.woke(-1)
             self._waiters.pop(future, None)
             timer.cancel()
+
+    def woke(self, change: int) -> None:
+        """Counts a task that has been woken (1), or that now runs (-1)."""
+        self.waking += change
+        self.system.waking += change
 
     @property
     def next_due_ns(self) -> int | None:
@@ -168,6 +185,7 @@ class TimerSystem:
         self.clock = clock
         self.lead_ns = lead_ns
         self.shift_ns = 0
+        self.waking = 0  # of all groups together
         self._groups: dict[TimerGroup, None] = {}
         # (due in the system frame, sequence of the timer, version of the head, group)
         self._heads: list[tuple[int, int, int, TimerGroup]] = []

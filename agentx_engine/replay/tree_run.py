@@ -14,6 +14,10 @@ When the last cause happens the hold opens and its waiter learns that time; the 
 later of it and of its own recorded time. Causes are marked in the step in which a result is handled, so
 what opens together is woken together, in the order of conversation ids.
 
+A tree may begin in the middle (`begin_at`): what was recorded before counts as returned, plan time `NEVER`.
+It may be *suspended* between two phases: every conversation is then parked without a task, those which were
+held included, and is launched again in the next phase.
+
 Recordings can contradict themselves (a predecessor which, by file order, is spawned by the very turn
 it precedes). When every live conversation of a tree is held, nothing can ever happen in it again; the
 barrier of the turn recorded first is then broken and counted. So a tree always drains.
@@ -24,12 +28,18 @@ This module keeps state and opens futures; it sends nothing and knows no time bu
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from agentx_engine.replay.options import Counters
 from agentx_engine.replay.protocols import TreeIdentity
 from agentx_engine.replay.timers import TimerGroup
 from agentx_engine.tree.model import ConversationTree, Turn
+
+if TYPE_CHECKING:
+    from agentx_engine.replay.idle import IdleCap
+    from agentx_engine.replay.session import Session
+    from agentx_engine.replay.start import LaneStart
 
 NEVER: Final = -1  # plan time of something that has not happened: earlier than any other
 
@@ -37,7 +47,7 @@ NEVER: Final = -1  # plan time of something that has not happened: earlier than 
 class Hold:
     """A turn which waits for `remaining` causes; `future` gets the plan time of the latest, None = stop."""
 
-    __slots__ = ("barrier", "conversation", "future", "latest_ns", "order", "remaining")
+    __slots__ = ("barrier", "conversation", "future", "latest_ns", "opened", "order", "remaining")
 
     def __init__(self, conversation: int, turn: Turn, conversation_id: str, barrier: bool) -> None:
         self.conversation = conversation
@@ -46,10 +56,15 @@ class Hold:
         self.future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.remaining = 0
         self.latest_ns = NEVER
+        self.opened = False
 
 
 class LiveTree:
-    """State which the conversations of one live tree share."""
+    """State which the conversations of one live tree share.
+
+    `on_held` is called when a conversation whose time has come cannot go on. `release_dead` off: turns that
+    can never return hold whoever waits for them until the tree is halted, and no barrier is ever broken.
+    """
 
     def __init__(
         self,
@@ -59,17 +74,28 @@ class LiveTree:
         marker: str | None,
         timers: TimerGroup,
         counters: Counters,
+        on_held: Callable[[], None],
+        release_dead: bool = True,
     ) -> None:
         self.plan = plan
         self.identity = identity
         self.marker = marker
         self.timers = timers
+        self.idle_cap: IdleCap | None = None
+        self.sessions: dict[int, Session] = {}  # the live conversations
+        self.started: set[int] = set()  # branches which must not be started again
+        self.announced = False  # the recorder knows of it
         self.halted = False
+        self.cut_ns: int | None = None  # torn down: what was armed for later than this was withdrawn
+        self.suspended = False
         self.armed = 0  # requests of the tree that the transport has
+        self.idle_since_ns = NEVER
         self.end_ns = NEVER  # latest plan end of its requests
         self.drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counters = counters
+        self._on_held = on_held
+        self._release_dead = release_dead
         count = len(plan.conversations)
         self._live = 0
         self._running = 0  # live conversations which are not held
@@ -87,7 +113,52 @@ class LiveTree:
         self._gate_waiters: dict[int, list[Hold]] = {}  # by branch
         self._barrier_waiters: dict[int, list[tuple[int, Hold]]] = {}  # by conversation: turn, hold
 
+    # -- the wire
+
+    def sent(self, due_ns: int) -> None:
+        """A request has been armed."""
+        if not self.armed:
+            self.idle_until(due_ns)
+            if self.idle_cap is not None:
+                self.idle_cap.busy()
+        self.armed += 1
+
+    def landed(self, end_ns: int) -> None:
+        """A request has ended."""
+        self.armed -= 1
+        self.idle_since_ns = max(self.idle_since_ns, end_ns)
+        if not self.armed and self.idle_cap is not None:
+            self.idle_cap.idle(self.idle_since_ns)
+
+    def idle_until(self, now_ns: int) -> None:
+        """Counts the time for which the lane has been idle."""
+        if not self.armed and now_ns > self.idle_since_ns:
+            self._counters.lane_idled(now_ns - self.idle_since_ns)
+            self.idle_since_ns = now_ns
+
     # -- conversations begin and end
+
+    def begin_at(self, start: LaneStart) -> None:
+        """Sets the state at a moment of the recording, before anything is registered.
+
+        Conversations which neither are live at the start nor may still be started have ended.
+        """
+        for conversation, _, turns in start.done:
+            self._returned[conversation] = [NEVER] * turns
+        open_children = {stream.conversation for stream in start.streams}
+        for number, (branch, state) in enumerate(zip(self.plan.branches, start.branches, strict=True)):
+            if state == "ahead":
+                open_children.update(child for child, _ in branch.children)
+            else:
+                self.started.add(number)
+        for conversation in range(len(self._over_ns)):
+            if conversation not in open_children:
+                self._over_ns[conversation] = NEVER
+                self._begun[conversation] = True
+
+    def progress(self) -> list[int]:
+        """How many turns of each conversation have returned."""
+        return [len(ends) for ends in self._returned]
 
     def register(self, conversation: int, branch: int | None) -> None:
         """Counts a conversation as live. All children of a branch are registered before one is sent."""
@@ -109,6 +180,7 @@ class LiveTree:
 
     def ended(self, conversation: int) -> None:
         """The conversation sends nothing more: it counts as finished in gates, its turns as returned."""
+        self.sessions.pop(conversation, None)
         self._live -= 1
         self._running -= 1
         opened: list[Hold] = []
@@ -137,17 +209,42 @@ class LiveTree:
         self._break_if_stuck()
 
     def halt(self) -> None:
-        """Nothing more is sent: wakes every waiter with None. Idempotent."""
+        """Nothing more is sent: wakes every waiter with None, ends who is parked. Idempotent."""
+        if not self.halted and not self._release_dead:
+            self._counters.held_by_dead += sum(1 for hold in self._holds if self._held_by_dead(hold))
         self.halted = True
         self.timers.close()
+        if self.idle_cap is not None:
+            self.idle_cap.stop()
         if not self._halt.done():
             self._halt.set_result(None)
+        self._drop_holds()
+        for session in list(self.sessions.values()):
+            session.dismiss()
+
+    def suspend(self) -> None:
+        """The phase is over: wakes every waiter with None; conversations park instead of ending."""
+        self.suspended = True
+        self._running += len(self._holds)
+        self._drop_holds()
+
+    def _drop_holds(self) -> None:
         for hold in self._holds:
             if not hold.future.done():
                 hold.future.set_result(None)
         self._holds.clear()
         self._gate_waiters.clear()
         self._barrier_waiters.clear()
+
+    def _held_by_dead(self, hold: Hold) -> bool:
+        """Whether everything that a held turn still waits for can never happen."""
+        if not hold.barrier:
+            return False
+        turn = self.plan.conversations[hold.conversation].turns[hold.order[1]]
+        return all(
+            len(self._returned[other]) > index or self._over_ns[other] is not None
+            for other, index in turn.predecessors
+        )
 
     def abandon(self) -> None:
         """After a defect: halts, and lets the lane go without counting who is still live."""
@@ -157,6 +254,14 @@ class LiveTree:
 
     async def until_halted(self) -> None:
         await asyncio.shield(self._halt)
+
+    def turns_returned(self, conversation: int) -> int:
+        return len(self._returned[conversation])
+
+    @property
+    def held(self) -> int:
+        """Conversations that wait at a gate or a barrier."""
+        return len(self._holds)
 
     # -- gates and barriers; each gives (held, plan time of the latest cause), time None = stop
 
@@ -178,6 +283,10 @@ class LiveTree:
             return latest
         self._counters.join_waits += 1
         return await self._wait(hold, latest)
+
+    def gated(self, turn: Turn) -> bool:
+        """Whether a child that the turn joins is still alive."""
+        return any(self._open_children[branch] for branch in turn.joins)
 
     def barrier_open(self, turn: Turn) -> int | None:
         """The latest plan end of the predecessors if all have returned (`NEVER` if none), else None."""
@@ -207,21 +316,29 @@ class LiveTree:
         return await self._wait(hold, latest)
 
     def _returned_ns(self, conversation: int, index: int) -> int | None:
-        """When a turn returned, or when it was settled that it never will; None if it still may."""
+        """When a turn returned, or when it was settled that it never will; None to go on waiting."""
         ends = self._returned[conversation]
-        return ends[index] if len(ends) > index else self._over_ns[conversation]
+        if len(ends) > index:
+            return ends[index]
+        return self._over_ns[conversation] if self._release_dead else None
 
     def _new_hold(self, conversation: int, turn: Turn, barrier: bool) -> Hold:
         return Hold(conversation, turn, self.plan.conversations[conversation].id, barrier)
 
     async def _wait(self, hold: Hold, latest_ns: int) -> int | None:
-        if self.halted:
+        if self.halted or self.suspended:
             return None
         hold.latest_ns = max(hold.latest_ns, latest_ns)
         self._holds.append(hold)
         self._running -= 1
         self._break_if_stuck()
-        return await hold.future
+        if not hold.future.done():
+            self._on_held()
+        try:
+            return await hold.future
+        finally:
+            if hold.opened:
+                self.timers.woke(-1)
 
     def _settle_barriers(
         self, conversation: int, waiters: list[tuple[int, Hold]], opened: list[Hold] | None = None
@@ -254,11 +371,13 @@ class LiveTree:
             if not hold.future.done():
                 self._holds.remove(hold)
                 self._running += 1
+                hold.opened = True
+                self.timers.woke(1)
                 hold.future.set_result(hold.latest_ns)
 
     def _break_if_stuck(self) -> None:
         """If nobody can go on any more: opens the barrier of the turn that was recorded first."""
-        if self._running or not self._holds or self.halted:
+        if self._running or not self._holds or self.halted or not self._release_dead:
             return
         conversations = self.plan.conversations
 
