@@ -151,7 +151,7 @@ static void keep_token(ax_exchange *x, const ax_read *read, int64_t sent_ns)
 static void take_event(ax_exchange *x, const ax_sse_event *ev, const ax_read *read)
 {
     ax_chunk c;
-    uint32_t flags = ax_chunk_scan(x->dialect, ev->name, ev->data, &c);
+    uint32_t flags = ax_chunk_scan_next(x->dialect, &x->memo, ev->name, ev->data, &c);
     int64_t k = read->stamp_ns;
 
     x->events++;

@@ -152,6 +152,7 @@ typedef struct ax_exchange {
     /* Parsers. */
     ax_http1 http;
     ax_sse sse;
+    ax_chunk_memo memo;
     bool head_done, body_is_stream, stream_over;
     ax_read last_read;
     uint32_t read_first_token; /* index of the first content event of the current read */
