@@ -86,7 +86,8 @@ static inline unsigned place_of(const object *context, const char *s, size_t len
     return context->places[PLACE((unsigned char)s[0], (unsigned char)s[len - 1], len)];
 }
 
-static inline const key *key_at(const object *context, unsigned place, const char *s, size_t len, const char *end)
+static inline const key *key_at(const object *context, unsigned place, const char *s, size_t len,
+                                const char *end)
 {
     const key *k = &context->keys[place];
     if (k->len != len || ax_load8(k->name) != first_word(s, len, end))
@@ -98,7 +99,8 @@ static inline const key *key_at(const object *context, unsigned place, const cha
     return ax_load8(k->name + len - 8) == ax_load8(s + len - 8) ? k : &NO_KEY;
 }
 
-static __attribute__((noinline, cold)) const key *find_escaped_key(const object *context, const char *s, size_t len)
+static __attribute__((noinline, cold)) const key *find_escaped_key(const object *context, const char *s,
+                                                                  size_t len)
 {
     char text[sizeof NO_KEY.name + 1];
     size_t n = unescape(s, len, text, sizeof text);
@@ -433,7 +435,8 @@ static bool scan_or_recall(ax_dialect which, ax_chunk_memo *m, const char *begin
     return true;
 }
 
-uint32_t ax_chunk_scan_next(ax_dialect which, ax_chunk_memo *memo, ax_span event_name, ax_span data, ax_chunk *out)
+uint32_t ax_chunk_scan_next(ax_dialect which, ax_chunk_memo *memo, ax_span event_name, ax_span data,
+                            ax_chunk *out)
 {
     const char *begin = data.ptr, *end = data.ptr + data.len;
     found f;

@@ -1,7 +1,7 @@
 /* Incremental HTTP/1.1 response parser: two state machines that hand over to each other.
  *
- *   head lines, one byte at a time:  VERSION -> STATUS -> REASON -> (LINE -> NAME -> GAP -> VALUE)* -> head complete
- *   body, by framing:                FIXED | UNTIL_CLOSE | SIZE -> (EXTENSION) -> DATA -> DATA_END -> SIZE ... -> trailers
+ *   head, byte by byte:  VERSION -> STATUS -> REASON -> (LINE -> NAME -> GAP -> VALUE)* -> head complete
+ *   body, by framing:    FIXED | UNTIL_CLOSE | SIZE -> (EXTENSION) -> DATA -> DATA_END -> SIZE ... -> trailers
  *
  * Trailers are header lines, so they run through the first machine again. A head is a few hundred
  * bytes once per request, so it is parsed plainly; the chunk framing runs once per token, so its
@@ -635,7 +635,8 @@ ax_http1_event ax_http1_eof(ax_http1 *p)
         return fail(p, "closed inside the response head");
     default:
         if (p->state < FIXED)
-            return fail(p, p->flags & TRAILERS ? "closed inside the trailers" : "closed inside the response head");
+            return fail(p, p->flags & TRAILERS ? "closed inside the trailers"
+                                               : "closed inside the response head");
         return fail(p, "closed inside the chunked body");
     }
 }

@@ -72,7 +72,8 @@ static inline uint64_t ax_eol_words(const char *c)
     uint64_t mask = 0;
     for (int i = 0; i < 8; i++) {
         uint64_t word = ax_load8(c + 8 * i);
-        mask |= ax_gather(ax_zero_bytes(word ^ AX_EACH('\n')) | ax_zero_bytes(word ^ AX_EACH('\r'))) << (8 * i);
+        uint64_t hit = ax_zero_bytes(word ^ AX_EACH('\n')) | ax_zero_bytes(word ^ AX_EACH('\r'));
+        mask |= ax_gather(hit) << (8 * i);
     }
     return mask;
 }
@@ -104,7 +105,8 @@ static inline uint64_t ax_eol_16(const char *c)
 
 static inline uint64_t ax_string_block(const char *c)
 {
-    return ax_string_16(c) | ax_string_16(c + 16) << 16 | ax_string_16(c + 32) << 32 | ax_string_16(c + 48) << 48;
+    return ax_string_16(c) | ax_string_16(c + 16) << 16 | ax_string_16(c + 32) << 32 |
+           ax_string_16(c + 48) << 48;
 }
 
 static inline uint64_t ax_eol_block(const char *c)
