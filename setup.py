@@ -24,7 +24,7 @@ MODULES = {
     "chunk": ["chunk"],
     "words": ["words"],
     "exchange": ["exchange", "timers", "http1", "sse", "chunk", "rope", "hdr"],
-    "reactor": ["reactor", "conn", "timers", "exchange", "http1", "sse", "chunk", "rope", "hdr"],
+    "reactor": ["reactor", "flight", "conn", "timers", "exchange", "http1", "sse", "chunk", "rope", "hdr"],
     "truth": ["truth/metronome", "truth/peer", "truth/answer", "truth/request", "truth/floor", "hdr"],
 }
 
