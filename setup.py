@@ -8,6 +8,7 @@ Environment switches (each is off unless set):
 """
 
 import os
+from glob import glob
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -50,6 +51,7 @@ setup(
                 f"agentx_engine.core.{name}",
                 [f"agentx_engine/core/{name}.pyx", *(f"csrc/{c}.c" for c in MODULES[name])],
                 include_dirs=["csrc"],
+                depends=glob("csrc/**/*.h", recursive=True),
                 extra_compile_args=cflags,
                 extra_link_args=ldflags,
             )
