@@ -31,6 +31,7 @@ Pure: what is measured comes from `metrics.host` and the transport.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -168,8 +169,10 @@ class Verdict(msgspec.Struct, kw_only=True):
         rows = [f"client: {self.client}"]
         for check in self.checks:
             bound = f"bound {check.bound}" if check.bound else ""
-            rows.append(f"{mark[check.state]} {check.name:<30} {check.value:<46} {bound}".rstrip())
-        return "\n".join([*rows, *(f"  {note}" for note in self.notes)])
+            rows.append(f"{mark[check.state]} {check.name:<26} {check.value:<54} {bound}".rstrip())
+        for note in self.notes:
+            rows += textwrap.wrap(note, 100, initial_indent="  ", subsequent_indent="  ")
+        return "\n".join(rows)
 
 
 def judge(inputs: Inputs, bounds: Bounds | None = None) -> Verdict:
