@@ -8,7 +8,7 @@ Environment switches (each is off unless set):
 """
 
 import os
-from glob import glob
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -51,7 +51,7 @@ setup(
                 f"agentx_engine.core.{name}",
                 [f"agentx_engine/core/{name}.pyx", *(f"csrc/{c}.c" for c in MODULES[name])],
                 include_dirs=["csrc"],
-                depends=glob("csrc/**/*.h", recursive=True),
+                depends=[str(path) for path in Path("csrc").rglob("*.h")],
                 extra_compile_args=cflags,
                 extra_link_args=ldflags,
             )

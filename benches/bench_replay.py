@@ -54,7 +54,17 @@ def made_corpus(path: Path, sessions: int) -> None:
 
 
 def replay(corpus: Path, out: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", "agentx_engine", "replay", "--corpus", str(corpus), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "agentx_engine",
+        "replay",
+        "--corpus",
+        str(corpus),
+        "--out",
+        str(out),
+    ]
     done = subprocess.run([*command, *options, "--ui", "none"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"replay failed with {done.returncode}:\n{done.stderr}")
@@ -125,7 +135,16 @@ def start(traces: Path, times: int, gigabytes: float, lanes: int, seconds: float
             summary = replay(
                 corpus,
                 Path(name) / "run",
-                *("--url", server.url, "--concurrency", str(lanes), "--duration", str(seconds), "--grace", "1"),
+                *(
+                    "--url",
+                    server.url,
+                    "--concurrency",
+                    str(lanes),
+                    "--duration",
+                    str(seconds),
+                    "--grace",
+                    "1",
+                ),
                 "--no-probe",
             )
         first = min(
@@ -137,7 +156,8 @@ def start(traces: Path, times: int, gigabytes: float, lanes: int, seconds: float
     peak = summary["client"]["process"]["max_rss_bytes"]
     print(
         f"{len(files)} traces, {total / 1e6:,.0f} MB: first request after {ready:.2f} s (budget 5; "
-        f"{total / 1e6 / ready:,.0f} MB/s), peak memory {peak / 1e6:,.0f} MB with {lanes} lanes (budget 600), "
+        f"{total / 1e6 / ready:,.0f} MB/s), peak memory {peak / 1e6:,.0f} MB with {lanes} lanes "
+        f"(budget 600), "
         f"{summary['counts']['finished']} requests in {seconds:g} s"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from support.scripted import DONE, END, STREAM, answer, chunk, finish, text, usage
@@ -37,7 +38,7 @@ WHOLE = facts(fed([GOOD], max_tokens=3))
 
 
 def test_the_whole_stream_is_a_success() -> None:
-    assert WHOLE == ("success", 200, (9, 3, 4, None), "length", None, 6, 3, len(GOOD))
+    assert ("success", 200, (9, 3, 4, None), "length", None, 6, 3, len(GOOD)) == WHOLE
 
 
 def test_any_cut_gives_the_same_exchange() -> None:
@@ -54,7 +55,7 @@ def test_random_cuts_stamp_every_event_with_the_read_that_completed_it(seed: int
     rng = random.Random(seed)
     cuts = sorted(rng.sample(range(1, len(GOOD)), rng.randint(1, 12)))
     bounds = [0, *cuts, len(GOOD)]
-    x = fed([GOOD[a:b] for a, b in zip(bounds, bounds[1:], strict=False)], max_tokens=3)
+    x = fed([GOOD[a:b] for a, b in pairwise(bounds)], max_tokens=3)
     assert facts(x) == WHOLE
     # The event is complete with its blank line, which may still lack the chunk's CRLF.
     expected, position, reads_of, behind = [], len(STREAM), [], []

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,12 +34,10 @@ from agentx_engine.core.clock import now_ns
 from agentx_engine.core.exchange import Exchange
 from agentx_engine.core.reactor import Reactor, option_defaults
 from agentx_engine.core.rope import Rope
+from agentx_engine.transport.base import Stamps
 
 MS = 1_000_000
-STAMPS = (
-    "due armed conn_ready first_sent last_sent ack first_event first_content first_text last_content "
-    "last_event end"
-).split()
+STAMPS = Stamps.__struct_fields__
 
 
 def request(body: bytes | list[bytes] = b"{}", **options: object) -> Exchange:
@@ -100,14 +99,27 @@ def reply(*parts: bytes, pause: float = 0.0, end: str = "close") -> Callable[[Co
 
 
 def test_stamps_of_a_good_exchange_are_complete_and_in_order() -> None:
-    parts = [STREAM, *(chunk(text(w)) for w in ("a", "b", "c")), chunk(finish()), chunk(usage(7, 3, 2) + DONE) + END]
+    parts = [
+        STREAM,
+        *(chunk(text(w)) for w in ("a", "b", "c")),
+        chunk(finish()),
+        chunk(usage(7, 3, 2) + DONE) + END,
+    ]
     x = play(reply(*parts, pause=0.003))
     at = stamps(x)
     assert x.outcome == "success"
     assert None not in at.values()
     order = [
-        "due", "first_sent", "last_sent", "ack", "first_event", "first_content", "last_content", "last_event", "end",
-    ]  # fmt: skip
+        "due",
+        "first_sent",
+        "last_sent",
+        "ack",
+        "first_event",
+        "first_content",
+        "last_content",
+        "last_event",
+        "end",
+    ]
     values = [at[name] for name in order]
     assert values == sorted(values)  # type: ignore[type-var]
     assert at["conn_ready"] <= at["first_sent"]  # type: ignore[operator]
@@ -155,7 +167,11 @@ def test_kernel_stamps_are_not_moved_by_a_late_reader() -> None:
         reactor.submit(x)
         while not sent:
             time.sleep(0.001)
-        tid = next(t for t in os.listdir("/proc/self/task") if _thread_name(t) == "agentx-reactor")
+        tid = next(
+            t
+            for t in (p.name for p in Path("/proc/self/task").iterdir())
+            if _thread_name(t) == "agentx-reactor"
+        )
         _stop_thread_for(tid, 0.04)
         (x,) = collect(reactor, 1)
     assert x.outcome == "success"
@@ -169,8 +185,7 @@ def test_kernel_stamps_are_not_moved_by_a_late_reader() -> None:
 
 
 def _thread_name(tid: str) -> str:
-    with open(f"/proc/self/task/{tid}/comm") as f:
-        return f.read().strip()
+    return Path(f"/proc/self/task/{tid}/comm").read_text().strip()
 
 
 def _stop_thread_for(tid: str, seconds: float) -> None:
@@ -192,7 +207,11 @@ def _stop_thread_for(tid: str, seconds: float) -> None:
 
 
 def test_coalesced_events_carry_slack_and_the_last_is_exact() -> None:
-    parts = [STREAM + chunk(text("a")), chunk(text("b")) + chunk(text("c")) + chunk(text("d")), chunk(finish() + DONE) + END]
+    parts = [
+        STREAM + chunk(text("a")),
+        chunk(text("b")) + chunk(text("c")) + chunk(text("d")),
+        chunk(finish() + DONE) + END,
+    ]
     x = play(reply(*parts, pause=0.01))
     slack = list(x.token_slack_ns)
     assert slack[0] == 0 and slack[3] == 0
@@ -255,7 +274,10 @@ def test_connects_happen_ahead_of_due() -> None:
 
 
 def test_cancel_before_and_after_the_first_byte() -> None:
-    with ScriptedServer(reply(STREAM, chunk(text("a")), end="hold")) as server, reactor_for(server) as reactor:
+    with (
+        ScriptedServer(reply(STREAM, chunk(text("a")), end="hold")) as server,
+        reactor_for(server) as reactor,
+    ):
         early = request(due_ns=now_ns() + 10_000 * MS)
         late = request()
         reactor.submit(early)
@@ -390,7 +412,10 @@ def test_a_request_that_met_a_dying_keep_alive_socket_is_sent_once_more() -> Non
 
 
 def test_no_resend_when_switched_off() -> None:
-    with ScriptedServer(one_then(lambda c: c.reset())) as server, reactor_for(server, resend=False) as reactor:
+    with (
+        ScriptedServer(one_then(lambda c: c.reset())) as server,
+        reactor_for(server, resend=False) as reactor,
+    ):
         reactor.submit(request())
         collect(reactor, 1)
         reactor.submit(request())
@@ -468,22 +493,47 @@ GOOD = chunk(text("a"))
         ((), "close", "reset", None),
         ((STREAM, chunk(DONE), END), "close", "empty", None),
         ((STREAM, END), "close", "empty", None),
-        ((b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n",), "close", "empty", None),
-        ((STREAM, chunk(b'data: {"error":{"message":"kaput","type":"oom"}}\n\n'), chunk(DONE), END), "close",
-         "server_error_event", "kaput"),
-        ((STREAM, GOOD, chunk(b'event: error\ndata: {"message":"late"}\n\n'), END), "close", "server_error_event",
-         "late"),
+        (
+            (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n",),
+            "close",
+            "empty",
+            None,
+        ),
+        (
+            (STREAM, chunk(b'data: {"error":{"message":"kaput","type":"oom"}}\n\n'), chunk(DONE), END),
+            "close",
+            "server_error_event",
+            "kaput",
+        ),
+        (
+            (STREAM, GOOD, chunk(b'event: error\ndata: {"message":"late"}\n\n'), END),
+            "close",
+            "server_error_event",
+            "late",
+        ),
         ((STREAM, GOOD, chunk(b"data: {oops\n\n"), chunk(DONE), END), "close", "malformed", "oops"),
         ((b"SSH-2.0-OpenSSH_9.2\r\n\r\n",), "close", "malformed", None),
         ((STREAM, GOOD, b"zz\r\n"), "close", "malformed", None),
-        ((b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n'
-          b'{"error":{"message":"a json"}}'[:-1] + b"}",), "close", "not_a_stream", "json"),
+        (
+            (
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n"
+                b'{"error":{"message":"a json"}}'[:-1]
+                + b"}",
+            ),
+            "close",
+            "not_a_stream",
+            "json",
+        ),
         ((b"HTTP/1.1 204 No Content\r\n\r\n",), "close", "not_a_stream", None),
-        ((b"HTTP/1.1 500 Oh\r\nContent-Length: 27\r\n\r\n" + b'{"error":{"message":"bad"}}',), "close", "http_status",
-         "bad"),
+        (
+            (b"HTTP/1.1 500 Oh\r\nContent-Length: 27\r\n\r\n" + b'{"error":{"message":"bad"}}',),
+            "close",
+            "http_status",
+            "bad",
+        ),
         ((b"HTTP/1.1 307 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",), "close", "http_status", None),
     ],
-)  # fmt: skip
+)
 def test_outcomes(parts: tuple[bytes, ...], end: str, outcome: str, words: str | None) -> None:
     x = play(reply(*parts, pause=0.002, end=end), resend=False)
     assert x.outcome == outcome

@@ -1,12 +1,12 @@
 """A server that does exactly what a test says, byte by byte, on raw sockets in a thread.
 
-    async/sync script(conn: Connection) is called for each accepted connection:
+async/sync script(conn: Connection) is called for each accepted connection:
 
-    def script(conn):
-        conn.request()                 # read one whole request (head + body)
-        conn.send(head(), chunk(event("hi")))
-        conn.pause(0.01)
-        conn.reset()                   # or conn.close(), or return (closes)
+def script(conn):
+    conn.request()                 # read one whole request (head + body)
+    conn.send(head(), chunk(event("hi")))
+    conn.pause(0.01)
+    conn.reset()                   # or conn.close(), or return (closes)
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ScriptedServer:
             self._script(conn)
         except (EOFError, OSError):
             pass
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - shown by the test that owns the server
             self.errors.append(error)
         finally:
             conn.close()
