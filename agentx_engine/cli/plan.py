@@ -1,7 +1,8 @@
 """agentx-engine plan: what a run would do, without a server.
 
-A mode is a flag of the group `mode` and a function in `_MODES`. All modes take the same corpus, lanes and
-seed, so that they speak of the same run.
+A mode is a flag of the group `mode` and a function in `_MODES`; without a flag it is the forecast. All modes
+take the same corpus, lanes and seed, so that they speak of the same run. What only some modes read is None if
+it was not given, and refused where it has no meaning.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentx_engine.cli import plan_forecast
 from agentx_engine.cli.parser import Parser, UsageError, count, whole
 
 if TYPE_CHECKING:
     from agentx_engine.corpus import Corpus
+    from agentx_engine.replay.corpus_trees import CorpusTrees
     from agentx_engine.replay.start import LaneStart
     from agentx_engine.replay.start_plan import LanePlan
 
 PROG = "agentx-engine plan"
 NS = 1e9
+SEED = 42
+START_RATIOS = (0.25, 0.75)
 
-EPILOG = """\
+EPILOG = f"""\
+{plan_forecast.EPILOG}
 table of --lanes, per stream that is live at the lane's t*:
   t*, of    moment of the recording at which the lane begins, and the recording's length, seconds
   turn      the turn with which it goes on; - where the root has ended
@@ -45,14 +51,21 @@ def ratio(text: str) -> float:
 
 
 def build_parser() -> Parser:
-    parser = Parser(prog=PROG, description="Shows what a run would do. Sends nothing.", epilog=EPILOG)
-    g = parser.add_argument_group("what to show")
-    mode = g.add_mutually_exclusive_group(required=True)
+    parser = Parser(
+        prog=PROG,
+        description="Shows what a run would do. Sends nothing. Without --lanes: requests, tokens, bursts,\n"
+        "pauses and memory of the run, from a replay under simulated time on a simple model of a server.",
+        epilog=EPILOG,
+        usage=f"{PROG} --corpus PATH [--lanes] [options]",
+    )
+    g = parser.add_argument_group("what to show (default: a forecast of the run)")
+    mode = g.add_mutually_exclusive_group()
     mode.add_argument(
         "--lanes",
         dest="mode",
         action="store_const",
         const="lanes",
+        default="forecast",
         help="where each lane begins: t*, live streams, gates, primers, first requests",
     )
     g.add_argument("--json", action="store_true", help="print JSON")
@@ -72,38 +85,36 @@ def build_parser() -> Parser:
         metavar="N",
         help="live sessions, subagents not counted (default 64)",
     )
-    g.add_argument("--seed", type=whole, default=42, metavar="N", help="of the schedule (default 42)")
+    g.add_argument("--seed", type=whole, metavar="N", help=f"of the schedule (default {SEED})")
+    g.add_argument(
+        "--compat", choices=("harness",), help="harness: agentx-harness 1.0.12, known faults included"
+    )
+    low, high = START_RATIOS
     g.add_argument(
         "--trajectory-start-min-ratio",
         type=ratio,
-        default=0.25,
         metavar="A",
-        help="lanes begin at this share of their recordings at the earliest (default 0.25)",
+        help="lanes begin in the middle of their sessions, not before this share of them (--lanes: default "
+        f"{low}; forecast: 0 if only B is given, default: at the first turn)",
     )
     g.add_argument(
         "--trajectory-start-max-ratio",
         type=ratio,
-        default=0.75,
         metavar="B",
-        help="and at this one at the latest (default 0.75)",
+        help=f"and not behind this one (--lanes: default {high}; forecast: 1 if only A is given)",
     )
     g.add_argument(
-        "--burst-phase-starts", action="store_true", help="begin phases at once instead of as recorded"
+        "--burst-phase-starts",
+        action="store_true",
+        default=None,
+        help="begin phases at once instead of as recorded",
     )
-    g.add_argument(
-        "--compat", choices=("harness",), help="harness: agentx-harness 1.0.12, known faults included"
-    )
+    parser.set_defaults(forecast_flags=plan_forecast.add_arguments(parser))
     return parser
 
 
 def main(argv: list[str]) -> int:
     args = build_parser().parse_args(argv)
-    low, high = args.trajectory_start_min_ratio, args.trajectory_start_max_ratio
-    if low > high:
-        raise UsageError(
-            f"--trajectory-start-min-ratio: {low:g} is above --trajectory-start-max-ratio {high:g}; "
-            "give both, the smaller one first"
-        )
     if not Path(args.corpus).exists():
         raise UsageError(f"--corpus: {args.corpus} does not exist")
     return _MODES[args.mode](args)
@@ -122,25 +133,44 @@ def _corpus(args: argparse.Namespace) -> Corpus:
     return corpus.select(max_context=args.max_context, entries=args.entries)
 
 
+def _trees(args: argparse.Namespace, corpus: Corpus) -> CorpusTrees:
+    from agentx_engine.replay.corpus_trees import CorpusTrees
+    from agentx_engine.tree import TreeOptions
+
+    return CorpusTrees(corpus, TreeOptions.harness() if args.compat == "harness" else None)
+
+
+# -- forecast
+
+
+def _forecast(args: argparse.Namespace) -> int:
+    values = plan_forecast.settings(args, _note)
+    args.entries = values["entries"]
+    return plan_forecast.run(args, values, _trees(args, _corpus(args)))
+
+
 # -- lanes
 
 
 def _lanes(args: argparse.Namespace) -> int:
+    for name, flag in args.forecast_flags.items():
+        if getattr(args, name) is not None:
+            raise UsageError(f"{flag}: has no meaning with --lanes; leave one out")
+    low, high = args.trajectory_start_min_ratio, args.trajectory_start_max_ratio
+    low, high = START_RATIOS[0] if low is None else low, START_RATIOS[1] if high is None else high
+    if low > high:
+        raise UsageError(
+            f"--trajectory-start-min-ratio: {low:g} is above --trajectory-start-max-ratio {high:g}; "
+            "give both, the smaller one first"
+        )
     import msgspec
 
-    from agentx_engine.replay.corpus_trees import CorpusTrees
     from agentx_engine.replay.start_document import start_document
     from agentx_engine.replay.start_plan import build_lanes
-    from agentx_engine.tree import TreeOptions
 
     corpus = _corpus(args)
-    trees = CorpusTrees(corpus, TreeOptions.harness() if args.compat == "harness" else None)
     plan = build_lanes(
-        trees,
-        args.concurrency,
-        args.seed,
-        args.trajectory_start_min_ratio,
-        args.trajectory_start_max_ratio,
+        _trees(args, corpus), args.concurrency, SEED if args.seed is None else args.seed, low, high
     )
     if plan.skipped:
         _note(
@@ -149,10 +179,10 @@ def _lanes(args: argparse.Namespace) -> int:
     if len(plan.lanes) < plan.concurrency:
         _note(f"only {len(plan.lanes):,} of {plan.concurrency:,} lanes can be filled")
     if args.json:
-        document = msgspec.json.encode(start_document(plan, burst=args.burst_phase_starts))
+        document = msgspec.json.encode(start_document(plan, burst=bool(args.burst_phase_starts)))
         sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
     else:
-        print("\n".join(render_lanes(plan, len(corpus), burst=args.burst_phase_starts)))
+        print("\n".join(render_lanes(plan, len(corpus), burst=bool(args.burst_phase_starts))))
     return 0
 
 
@@ -211,4 +241,4 @@ def _lane(
         yield f"{head}{stream.turn:>6}{starts:>15}{feeds:>7}{warm}".rstrip()
 
 
-_MODES: dict[str, Callable[[argparse.Namespace], int]] = {"lanes": _lanes}
+_MODES: dict[str, Callable[[argparse.Namespace], int]] = {"forecast": _forecast, "lanes": _lanes}
