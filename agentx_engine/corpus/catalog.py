@@ -10,6 +10,7 @@ from agentx_engine.corpus.clock import CORRECTION, settle
 from agentx_engine.corpus.containers import Place, find_places, read, trace_id
 from agentx_engine.corpus.decode import decode_trace
 from agentx_engine.corpus.digest import content_digest
+from agentx_engine.corpus.filters import requests_of, without_large_requests
 from agentx_engine.corpus.hash_ids import request_ids
 from agentx_engine.corpus.model import Subagent, Trace
 from agentx_engine.errors import CorpusError
@@ -39,8 +40,8 @@ class Corpus:
     """An ordered selection of the traces of a file or folder. Made by `open_corpus`; cheap to hold.
 
     `path`: what was opened. `ids`: trace ids in order. `dropped`: why traces of the file are not in this
-    selection, as {"max_context": 3, "entries": 12}. Decoded traces are not kept: the caller keeps what is
-    alive.
+    selection, as {"max_context": 3, "entries": 12}. `max_request_tokens`: requests of more input and output
+    are left out of every trace. Decoded traces are not kept: the caller keeps what is alive.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class Corpus:
         ids: Sequence[str],
         *,
         compat_harness: bool = False,
+        max_request_tokens: int | None = None,
         on_warning: OnWarning | None = None,
     ) -> None:
         self.path = path
+        self.max_request_tokens = max_request_tokens
         self.ids: tuple[str, ...] = tuple(ids)
         self.compat_harness = compat_harness
         self.dropped: dict[str, int] = {}
@@ -61,6 +64,7 @@ class Corpus:
         self._warnings = _Warnings(on_warning)
         self._whole = self
         self._peaks: dict[tuple[int, int | None], int] = {}
+        self._left_out: dict[int, int] = {}  # requests, by number of a decoded trace
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -72,6 +76,16 @@ class Corpus:
     def warnings(self) -> dict[str, int]:
         """Kinds of oddities met so far in decoded traces, with the number of traces that have them."""
         return dict(self._warnings.counts)
+
+    @property
+    def requests_left_out(self) -> int:
+        """Requests that `max_request_tokens` took out of the selected traces; decodes those that were not."""
+        if self.max_request_tokens is None:
+            return 0
+        for index, number in enumerate(self._numbers):
+            if number not in self._left_out:
+                self.trace(index)
+        return sum(self._left_out[number] for number in self._numbers)
 
     @property
     def bytes(self) -> int:
@@ -113,7 +127,11 @@ class Corpus:
                 f"{place.where}: trace {trace.id!r} stores when subagents ended, not when they started; "
                 "their times are set right (--compat harness takes them literally)",
             )
-        return settled
+        if self.max_request_tokens is None:
+            return settled
+        kept = without_large_requests(settled, self.max_request_tokens)
+        self._left_out[number] = sum(1 for _ in requests_of(settled)) - sum(1 for _ in requests_of(kept))
+        return kept
 
     def _check_agents(self, trace: Trace) -> None:
         seen: dict[str, int] = {}
@@ -210,13 +228,18 @@ def _peak_tokens(trace: Trace, cap: int | None) -> int:
 
 
 def open_corpus(
-    path: str | Path, *, compat_harness: bool = False, on_warning: OnWarning | None = None
+    path: str | Path,
+    *,
+    compat_harness: bool = False,
+    max_request_tokens: int | None = None,
+    on_warning: OnWarning | None = None,
 ) -> Corpus:
     """Opens a .json file (one trace), a folder of them, or a .jsonl file (a trace per line); also .gz, .zst.
 
     Finds the traces and their ids, decodes none. `compat_harness` reads subagent times as the official loader
-    does. `on_warning(text)` is called once per kind of oddity, when a trace that has it is decoded. Raises
-    CorpusError: not there, not readable, not a trace, no trace, an id used twice.
+    does. `max_request_tokens` leaves larger requests out of every trace. `on_warning(text)` is called once
+    per kind of oddity, when a trace that has it is decoded. Raises CorpusError: not there, not readable, not
+    a trace, no trace, an id used twice.
     """
     path = Path(path)
     places = find_places(path)
@@ -230,4 +253,11 @@ def open_corpus(
                 f"{place.where}: trace id {name!r} is already used at {other.where}. Ids name prompts and "
                 "conversations and must be unique: remove one of the two or rename it."
             )
-    return Corpus(path, places, tuple(first), compat_harness=compat_harness, on_warning=on_warning)
+    return Corpus(
+        path,
+        places,
+        tuple(first),
+        compat_harness=compat_harness,
+        max_request_tokens=max_request_tokens,
+        on_warning=on_warning,
+    )
