@@ -5,6 +5,7 @@ The replay calls it on the scheduler's thread; a call costs tens of microseconds
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from agentx_engine.artifacts.folder import CANCELLED, CONTEXT_OVERFLOW, PROFILE_EXPORT
@@ -35,8 +36,17 @@ class Recorder:
         *,
         fail_on_short: bool = False,
         template_tokens: TemplateTokens | None = None,
+        template_taken_out: bool = False,
+        on_profiling: Callable[[], None] | None = None,
+        on_outcome: Callable[[str], object] | None = None,
     ) -> None:
-        """`fail_on_short` counts a short answer as a failure. UserError for an unwritable folder."""
+        """`fail_on_short` counts a short answer as a failure. `on_profiling` is called when the first request
+        of the measured phase has been armed, `on_outcome` with the outcome of each of them: an `Outcome` or
+        SHORT_ANSWER. UserError for an unwritable folder.
+        """
+        self._on_profiling = on_profiling
+        self._on_outcome = on_outcome
+        self._template_taken_out = template_taken_out
         self._template_tokens = template_tokens
         self._fail_on_short = fail_on_short
         self._summary = summary
@@ -54,6 +64,9 @@ class Recorder:
     def started(self, identity: RequestIdentity) -> None:
         if identity.phase == "profiling":
             self._summary.requests_started += 1
+            if self._on_profiling is not None:
+                self._on_profiling()
+                self._on_profiling = None
 
     def finished(self, record: RequestRecord) -> None:
         result = record.result
@@ -61,8 +74,10 @@ class Recorder:
             # Scrubbed here, once, so that neither the summary nor a line can show a secret.
             result.error = None if result.error is None else self._scrub.text(result.error)
             result.error_type = None if result.error_type is None else self._scrub.text(result.error_type)
-        metrics = compute(record, self._template_tokens)
+        metrics = compute(record, self._template_tokens, template_taken_out=self._template_taken_out)
         failure = SHORT_ANSWER if self._fail_on_short and result.outcome.ok and metrics.short_answer else None
+        if self._on_outcome is not None and record.identity.phase == "profiling":
+            self._on_outcome(failure or result.outcome.value)
         self._summary.add(record, metrics, failure)
         line = encode_line(record, metrics, self._wall, failure)
         self._writer.put(_FILES.get(result.outcome, PROFILE_EXPORT), line)

@@ -160,9 +160,12 @@ def frame(view: View, rates: tuple[float | None, float | None]) -> str:
 class Progress:
     """Shows `read()` again and again; `async with` it around the run."""
 
-    def __init__(self, mode: str, target: TextIO, read: Callable[[], View]) -> None:
+    def __init__(
+        self, mode: str, target: TextIO, read: Callable[[], View], plain_interval_s: float = PLAIN_INTERVAL_S
+    ) -> None:
         """`mode`: plain, rich or none (see `choose`)."""
         self._mode = mode
+        self._interval_s = RICH_INTERVAL_S if mode == "rich" else plain_interval_s
         self._read = read
         self._rates = Rates()
         self._task: asyncio.Task[None] | None = None
@@ -217,9 +220,8 @@ class Progress:
             self._printer.flush()
 
     async def _show(self) -> None:
-        interval = RICH_INTERVAL_S if self._mode == "rich" else PLAIN_INTERVAL_S
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(self._interval_s)
             self.show_once()
 
 

@@ -10,17 +10,20 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from agentx_engine.errors import UserError
 
 # What the same thing is called in other load generators.
 SYNONYMS = {
+    "--agentic-cache-warmup-duration": "--warmup-duration",
+    "--agentic-warmup-grace-period": "--warmup-grace-period",
     "--artifact-dir": "--out",
     "--base-url": "--url",
     "--benchmark-duration": "--duration",
     "--benchmark-grace-period": "--grace",
+    "--connection-reuse-strategy": "--connections",
     "--custom-dataset-type": "--corpus",
     "--dataset": "--corpus",
     "--endpoint": "--endpoint-path",
@@ -35,11 +38,14 @@ SYNONYMS = {
     "--output": "--out",
     "--output-artifact-dir": "--out",
     "--output-dir": "--out",
+    "--public-dataset": "--corpus",
     "--random-seed": "--seed",
     "--request-timeout-seconds": "--total-timeout",
     "--result-dir": "--out",
+    "--synthesis-max-osl": "--max-output-tokens",
+    "--system-idle-gap-cap-seconds": "--system-idle-gap-cap",
     "--trace": "--corpus",
-    "--warmup-grace-period": "--grace",
+    "--trace-idle-gap-cap-seconds": "--trace-idle-gap-cap",
 }
 
 
@@ -130,6 +136,26 @@ def seconds(text: str) -> float:
     value = seconds_or_zero(text)
     if value < 0.001:
         raise argparse.ArgumentTypeError(f"a time above 0 is expected, not {text!r}")
+    return value
+
+
+def share(text: str) -> float:
+    """A fraction from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"a share from 0 to 1 is expected, not {text!r}")
+    return value
+
+
+def or_off(kind: Callable[[str], Any], word: str = "off") -> Callable[[str], Any]:
+    """The same values, or None for `word`."""
+
+    def value(text: str) -> Any:
+        return None if text == word else kind(text)
+
     return value
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from agentx_engine.cli.flags import build_parser
 from agentx_engine.cli.main import EXIT_CODES
 from agentx_engine.cli.parser import UsageError
-from agentx_engine.cli.settings import ReplaySettings, build_parser, resolve
+from agentx_engine.cli.settings import ReplaySettings, resolve
 
 PROG = "agentx-engine replay"
 EXAMPLES = """\
@@ -14,6 +15,7 @@ examples:
   agentx-engine replay
   agentx-engine replay --url http://127.0.0.1:8000 --corpus traces/ --concurrency 64 --duration 600
   agentx-engine replay --url http://a:8000 --url http://b:8000 --corpus traces.jsonl.zst --out run1
+  agentx-engine replay --scenario agentx --unsafe-override --url http://a:8000 --corpus traces/
 
 """
 

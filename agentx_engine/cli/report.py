@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 WIDTH = 100
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
 _COLUMNS = ("mean", "p50", "p75", "p90", "p95", "p99", "max")
 _LATENCIES = (
     ("TTFT", "time_to_first_token"),
@@ -52,10 +53,66 @@ def _head(title: str) -> str:
 def _wrap(text: str, first: str, rest: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False)
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
-def render(summary: dict[str, Any], folder: str) -> str:
+def _client(verdict: dict[str, Any] | None, colour: bool) -> list[str]:
+    """Whether the client was the limit, with the reasons if it was."""
+    if verdict is None:
+        return ["client: not judged"]
+    missing = f" (not measured: {', '.join(verdict['missing'])})" if verdict["missing"] else ""
+    if verdict["client"] == "ok":
+        return _wrap(f"client: ok{missing}", "", "  ")
+    lines = _wrap(f"client: LIMITED, the numbers are not the server's alone{missing}", "", "  ")
+    for reason in verdict["reasons"]:
+        lines += _wrap(reason, "  ! ", "    ")
+    for note in verdict["notes"]:
+        lines += _wrap(note, "    ", "    ")
+    return [f"{RED}{line}{PLAIN}" for line in lines] if colour else lines
+
+
+def _validity(validity: dict[str, Any]) -> list[str]:
+    if validity["scenario"] is None:
+        return []
+    valid = "true" if validity["submission_valid"] else "false"
+    reasons = ", ".join(validity["submission_invalid_reasons"])
+    return _wrap(
+        f"scenario     {validity['scenario']}: submission_valid {valid}"
+        + (f" ({reasons})" if reasons else ""),
+        "",
+        "  ",
+    )
+
+
+def _load(summary: dict[str, Any]) -> list[str]:
+    """What was left out, and what came before the measured phase."""
+    lines: list[str] = []
+    corpus, warmup = summary["corpus"], summary["warmup"]
+    if corpus["left_out"] or corpus["requests_left_out"]:
+        what = [f"{n:,} traces by {name.replace('_', '-')}" for name, n in corpus["left_out"].items()]
+        if corpus["requests_left_out"]:
+            what.append(f"{corpus['requests_left_out']:,} requests by max-request-tokens")
+        lines += _wrap(f"corpus       {corpus['traces']:,} traces; left out: {', '.join(what)}", "", " " * 13)
+    if warmup is not None:
+        took = "not finished" if warmup["ended_s"] is None else f"{warmup['ended_s']:,.1f} s"
+        missing = f", {warmup['extra_missing']:,} missing" if warmup["extra_missing"] else ""
+        lines += _wrap(
+            f"warmup       {warmup['primers']:,} primers and {warmup['extra_requests']:,} requests more"
+            f"{missing}, {took}; not counted below",
+            "",
+            " " * 13,
+        )
+    return lines
+
+
+def render(summary: dict[str, Any], folder: str, *, colour: bool = False) -> str:
     """The table of a summary (the content of summary.json)."""
     counts, tokens, client = summary["counts"], summary["tokens"], summary["client"]
     throughput, cache = summary["throughput"], summary["prefix_cache"]
@@ -69,7 +126,10 @@ def render(summary: dict[str, Any], folder: str) -> str:
             "",
             "  ",
         ),
+        *_client(summary["verdict"], colour),
+        *_validity(summary["validity"]),
         "",
+        *_load(summary),
         f"requests     {counts['succeeded']:,} succeeded, {counts['failed']:,} failed, "
         f"{counts['cancelled']:,} cancelled at the end; "
         f"trees {counts['trees_finished']:,} finished of {counts['trees_started']:,} started",

@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentx_engine.cli.settings import ReplaySettings
 from agentx_engine.errors import PreflightError
+from agentx_engine.prompt import Overhead
 from agentx_engine.transport.control import ControlClient
 from agentx_engine.transport.endpoint import Endpoint, Resolved, parse_base_url, resolve
 from agentx_engine.transport.native import Address, NativeOptions, NativeTransport
 from agentx_engine.transport.preflight import PreflightReport, check_model, preflight
 from agentx_engine.transport.probe import LimitField, Support, TemplateReport
+
+if TYPE_CHECKING:
+    from agentx_engine.prompt.tokenizer import FittedPool
 
 NS = 1_000_000_000
 CONNECT_S = 3.0
@@ -47,6 +51,21 @@ class Server(msgspec.Struct):
         template = self.report.template
         return 1 if template is None else round(template.marker)
 
+    def overhead(self) -> Overhead:
+        """What the chat template adds to a prompt, to be taken out of its text. The marker stays on top.
+
+        PreflightError if it could not be measured, or is no sum over messages.
+        """
+        template = self.report.template
+        if template is None or not template.fit:
+            why = None if template is None else template.reason
+            why = why or next((w for w in self.report.warnings if "template" in w), "it was not measured")
+            raise PreflightError(
+                "--isl wire: the tokens of the server's chat template cannot be taken out of prompts: "
+                f"{why}. Use --isl text"
+            )
+        return Overhead(template.base, template.system or 0, template.user, template.assistant or 0)
+
     def transport(self) -> NativeTransport:
         return NativeTransport(self.addresses, self.options)
 
@@ -69,6 +88,7 @@ def transport_options(settings: ReplaySettings) -> NativeOptions:
         total_timeout_ns=ns(settings.total_timeout_s),
         resend=settings.reconnect,
         quickack=settings.quickack,
+        user_timeout_ms=settings.tcp_user_timeout_ms or 0,
     )
 
 
@@ -95,10 +115,13 @@ def _described(endpoint: Endpoint, resolved: Resolved, address: tuple[Any, ...])
 
 
 @contextlib.asynccontextmanager
-async def connect(settings: ReplaySettings, say: Callable[[str], None]) -> AsyncIterator[Server]:
+async def connect(
+    settings: ReplaySettings, say: Callable[[str], None], fitted: FittedPool | None = None
+) -> AsyncIterator[Server]:
     """Starts the simulated server where none was named, resolves names, and looks at the servers.
 
-    Raises UserError: a URL that cannot be used, a server that is not ready, a model that is not served.
+    `fitted`: the words of the prompts, where they are not the engine's own. Raises UserError: a URL that
+    cannot be used, a server that is not ready, a model that is not served.
     """
     async with contextlib.AsyncExitStack() as stack:
         urls = settings.urls
@@ -106,7 +129,7 @@ async def connect(settings: ReplaySettings, say: Callable[[str], None]) -> Async
             urls = [await _simulate(settings, stack, say)]
         endpoints = [parse_base_url(url, settings.endpoint_path) for url in urls]
         resolved = [await asyncio.to_thread(resolve, endpoint) for endpoint in endpoints]
-        report = await _preflight(settings, endpoints, say)
+        report = await _preflight(settings, endpoints, say, fitted)
         found = report.probe
         limit_field = found.limit_field if found is not None else settings.max_tokens_field
         if limit_field != settings.max_tokens_field:
@@ -125,7 +148,10 @@ async def connect(settings: ReplaySettings, say: Callable[[str], None]) -> Async
 
 
 async def _preflight(
-    settings: ReplaySettings, endpoints: list[Endpoint], say: Callable[[str], None]
+    settings: ReplaySettings,
+    endpoints: list[Endpoint],
+    say: Callable[[str], None],
+    fitted: FittedPool | None,
 ) -> PreflightReport:
     async with ControlClient(dict(settings.headers), settings.api_key) as client:
         report = await preflight(
@@ -138,6 +164,8 @@ async def _preflight(
             empty_cache=settings.reset_cache,
             limit_field=settings.max_tokens_field,
             extra_body={"ignore_eos": settings.ignore_eos} | settings.extra_body,
+            words=None if fitted is None else fitted.words,
+            first_words=None if fitted is None else fitted.first,
         )
     for endpoint, found in zip(endpoints, report.endpoints, strict=True):
         for name in settings.model[1:]:

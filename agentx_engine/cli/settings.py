@@ -1,42 +1,43 @@
-"""The flags of `replay` and what they resolve to."""
+"""What the flags of `replay` resolve to: what was given, then the scenario's values, then our defaults."""
 
 from __future__ import annotations
 
-import argparse
 import os
+import secrets
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agentx_engine.cli.parser import (
-    Parser,
-    UsageError,
-    context,
-    count,
-    header,
-    json_object,
-    path_of_url,
-    seconds,
-    seconds_or_zero,
-    secret,
-    whole,
+from agentx_engine.cli.flags import (
+    API_KEY_VARIABLE,
+    DEMO_CONCURRENCY,
+    DEMO_DURATION_S,
+    DEMO_GRACE_S,
+    REFUSED,
 )
+from agentx_engine.cli.parser import UsageError
+from agentx_engine.scenario import SETTINGS, Applied, apply, draw_seed, scenario_named
+from agentx_engine.scenario.vocabulary import LOCAL
 
-API_KEY_VARIABLE = "OPENAI_API_KEY"
-
-# Without --url: small enough to be done within a minute.
-DEMO_CONCURRENCY = 8
-DEMO_DURATION_S = 25.0
-DEMO_GRACE_S = 10.0
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
 
 
 class ReplaySettings(msgspec.Struct, kw_only=True):
-    """One run, as asked for. Times in seconds; None = off or automatic."""
+    """One run, as asked for. Times in seconds; None = off or automatic.
+
+    start_ratios: where in their sessions lanes begin; None: at the first turn. applied: the scenario that
+    filled these in, for the verdict on the run.
+    """
 
     urls: list[str]
     model: list[str]
     corpus: str | None
+    scenario: str | None
+    applied: Applied | None
+    compat: str | None
     concurrency: int
     duration_s: float | None
     grace_s: float
@@ -45,22 +46,36 @@ class ReplaySettings(msgspec.Struct, kw_only=True):
     content_seed: int
     run_id: str | None
     cache_bust: str
-    compat: str | None
     max_context: int | Literal["auto"] | None
+    max_request_tokens: int | None
+    max_output_tokens: int | None
     entries: int | None
+    system_idle_gap_cap_s: float | None
+    trace_idle_gap_cap_s: float | None
+    start_ratios: tuple[float, float] | None
+    warmup_requests_per_lane: int
+    warmup_duration_s: float | None
+    warmup_grace_s: float | None
+    burst_phase_starts: bool
+    failed_request_threshold: float | None
+    fail_fast: bool
+    fail_on_short: bool
+    require_client_ok: bool
     api_key: str | None
     headers: list[tuple[str, str]]
     extra_body: dict[str, Any]
     endpoint_path: str | None
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"]
     ignore_eos: bool
-    fail_on_short: bool
+    tokenizer: str | None
+    isl: Literal["text", "wire"]
     wait_ready_s: float
     probe: bool
     reset_cache: bool
     connections: str
     reconnect: bool
     quickack: bool
+    tcp_user_timeout_ms: int | None
     connect_timeout_s: float
     first_byte_timeout_s: float | None
     idle_timeout_s: float | None
@@ -68,208 +83,77 @@ class ReplaySettings(msgspec.Struct, kw_only=True):
     out: str | None
     json_output: bool
     ui: str
+    stats_interval_s: float
 
     @property
     def simulated(self) -> bool:
         """No server was named: the run brings its own."""
         return not self.urls
 
+    @property
+    def as_harness(self) -> bool:
+        """Whether sessions go on as the official harness lets them: a child loses the pause before it, and
+        whoever waits for a dead stream waits on.
+        """
+        return self.scenario is not None or self.compat == "harness"
 
-def build_parser(prog: str, epilog: str) -> Parser:
-    parser = Parser(
-        prog=prog,
-        description="Replays recorded agent sessions against an OpenAI-compatible server and measures every\n"
-        "token. Without --url it starts a simulated server of its own, without --corpus it makes a small\n"
-        "synthetic one, so that `agentx-engine replay` alone is a complete run of about half a minute.",
-        epilog=epilog,
-        usage=f"{prog} [--url URL ...] [--corpus PATH] [options]",
-    )
-    g = parser.add_argument_group("server")
-    g.add_argument(
-        "--url",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="base URL, for example http://127.0.0.1:8000; again for more servers (sessions take turns)",
-    )
-    g.add_argument(
-        "--model",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="served model name (default: the only one that is served); again to map several",
-    )
-    g.add_argument(
-        "--api-key", type=secret, metavar="KEY", help=f"default: ${API_KEY_VARIABLE}; never written to a file"
-    )
-    g.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        type=header,
-        metavar="'K: V'",
-        help="on every request; again for more",
-    )
-    g.add_argument("--endpoint-path", type=path_of_url, metavar="P", help="default: /v1/chat/completions")
-    g.add_argument(
-        "--wait-ready",
-        type=seconds_or_zero,
-        default=0.0,
-        metavar="S",
-        help="wait so long for the server (default 0)",
-    )
-    g.add_argument(
-        "--reset-cache",
-        action="store_true",
-        help="empty the server's prefix cache before the run, where it offers that",
-    )
-    g.add_argument("--no-probe", action="store_true", help="send no requests before the run")
-
-    g = parser.add_argument_group("load")
-    g.add_argument(
-        "--corpus", metavar="PATH", help="folder, .json or .jsonl file of traces, also .gz and .zst"
-    )
-    g.add_argument(
-        "--concurrency",
-        type=count,
-        metavar="N",
-        help=f"live sessions, subagents not counted (default 64; {DEMO_CONCURRENCY} without --url)",
-    )
-    g.add_argument(
-        "--duration",
-        type=seconds,
-        metavar="S",
-        help=f"nothing is sent after it (default 600, {DEMO_DURATION_S:g} without --url, "
-        "none with --request-count)",
-    )
-    g.add_argument(
-        "--grace",
-        type=seconds_or_zero,
-        metavar="S",
-        help=f"time for requests in flight at the end (default 30; {DEMO_GRACE_S:g} without --url)",
-    )
-    g.add_argument("--request-count", type=count, metavar="N", help="nothing is sent after N requests")
-    g.add_argument(
-        "--max-context",
-        type=context,
-        metavar="N",
-        help="leave out traces that need more tokens; auto: what the server states",
-    )
-    g.add_argument("--entries", type=count, metavar="N", help="only the first N traces (default: all)")
-    g.add_argument("--seed", type=whole, default=42, metavar="N", help="of the schedule (default 42)")
-    g.add_argument(
-        "--content-seed", type=whole, default=42, metavar="N", help="of the prompts' words (default 42)"
-    )
-    g.add_argument(
-        "--run-id", metavar="X", help="reproduces the bytes of an earlier run (default: a fresh one)"
-    )
-    g.add_argument(
-        "--cache-bust",
-        choices=("first-turn-prefix", "none"),
-        default="first-turn-prefix",
-        help="marker that keeps sessions apart in the prefix cache (default first-turn-prefix)",
-    )
-    g.add_argument(
-        "--compat", choices=("harness",), help="harness: agentx-harness 1.0.12, known faults included"
-    )
-
-    g = parser.add_argument_group("requests")
-    g.add_argument(
-        "--extra-body", type=json_object, default={}, metavar="JSON", help="more members of the body"
-    )
-    g.add_argument(
-        "--max-tokens-field",
-        choices=("max_completion_tokens", "max_tokens"),
-        default="max_completion_tokens",
-        metavar="F",
-        help="max_completion_tokens (default) or max_tokens",
-    )
-    g.add_argument("--no-ignore-eos", action="store_true", help="let the model stop by itself")
-    g.add_argument(
-        "--fail-on-short", action="store_true", help="an answer shorter than recorded is a failure"
-    )
-
-    g = parser.add_argument_group("connections")
-    g.add_argument(
-        "--connections",
-        choices=("pooled", "session", "request"),
-        default="pooled",
-        help="keep-alive pool (default), one per session, or one per request",
-    )
-    g.add_argument(
-        "--no-reconnect", action="store_true", help="never resend on a fresh socket what a stale one refused"
-    )
-    g.add_argument("--quickack", action="store_true", help="set TCP_QUICKACK")
-    g.add_argument("--connect-timeout", type=seconds, default=10.0, metavar="S", help="default 10")
-    g.add_argument("--first-byte-timeout", type=seconds, metavar="S", help="default: off")
-    g.add_argument(
-        "--idle-timeout", type=seconds, metavar="S", help="longest pause between bytes (default: off)"
-    )
-    g.add_argument("--total-timeout", type=seconds, metavar="S", help="default: off")
-
-    g = parser.add_argument_group("output")
-    g.add_argument("--out", metavar="RUN", help="new or empty folder (default: agentx-runs/<date>-<id>)")
-    g.add_argument(
-        "--json", action="store_true", help="print summary.json on stdout, everything else on stderr"
-    )
-    g.add_argument(
-        "--ui", choices=("auto", "plain", "rich", "none"), default="auto", help="live progress (default auto)"
-    )
-    return parser
-
-
-def resolve(args: argparse.Namespace, environment: dict[str, str] | None = None) -> ReplaySettings:
-    """Defaults that depend on other flags, and combinations that cannot be. UsageError names the flag."""
-    env = dict(os.environ) if environment is None else environment
-    demo = not args.url
-    duration: float | None = args.duration
-    if duration is None and args.request_count is None:
-        duration = DEMO_DURATION_S if demo else 600.0
-    if demo:
-        for flag, value in (
-            ("--api-key", args.api_key),
-            ("--endpoint-path", args.endpoint_path),
-            ("--header", args.header),
-        ):
-            if value:
-                raise UsageError(f"{flag}: needs --url (the simulated server takes none)")
-    if args.fail_on_short and (args.no_ignore_eos or args.extra_body.get("ignore_eos") is False):
-        raise UsageError(
-            "--fail-on-short: with --no-ignore-eos a short answer is the model's choice; use one of the two"
+    @property
+    def warms(self) -> bool:
+        return (
+            self.start_ratios is not None
+            or self.warmup_requests_per_lane > 0
+            or self.warmup_duration_s is not None
         )
-    if args.corpus is not None and not Path(args.corpus).exists():
-        raise UsageError(f"--corpus: {args.corpus} does not exist")
+
+
+def resolve(
+    args: argparse.Namespace,
+    environment: Mapping[str, str] | None = None,
+    random_bits: Callable[[int], int] = secrets.randbits,
+) -> ReplaySettings:
+    """The settings of a run. UsageError names every flag that breaks the scenario's rules, or the flags of a
+    combination that cannot be.
+    """
+    env = os.environ if environment is None else environment
+    demo = not args.url
+    given = {name: value for name, value in vars(args).items() if name in SETTINGS and name != "loader"}
+    if args.corpus is not None:
+        given["loader"] = LOCAL
+    if args.no_ignore_eos or "ignore_eos" in args.extra_body:
+        given["ignore_eos"] = args.extra_body.get("ignore_eos", False)
+    applied = None if args.scenario is None else apply(scenario_named(args.scenario), given)
+    _refuse(args, applied)
+    values: dict[str, Any] = _defaults(demo, given) | (given if applied is None else applied.effective)
+    if applied is not None:
+        values["seed"] = draw_seed(values, random_bits)
+    values["start_ratios"] = _start_ratios(values)
+    _check(args, values, demo)
     api_key = args.api_key
-    if api_key is None and not demo and not any(n.lower() == "authorization" for n, _ in args.header):
+    headers = values["headers"]
+    if api_key is None and not demo and not any(n.lower() == "authorization" for n, _ in headers):
         api_key = env.get(API_KEY_VARIABLE, "").strip() or None
-    if args.content_seed >= 2**64:
-        raise UsageError(f"--content-seed: {args.content_seed} is not below 2^64")
+    taken = set(ReplaySettings.__struct_fields__)
     return ReplaySettings(
+        **{name: value for name, value in values.items() if name in taken and name != "ignore_eos"},
         urls=args.url,
-        model=args.model,
         corpus=args.corpus,
-        concurrency=args.concurrency or (DEMO_CONCURRENCY if demo else 64),
-        duration_s=duration,
-        grace_s=args.grace if args.grace is not None else (DEMO_GRACE_S if demo else 30.0),
-        request_count=args.request_count,
-        seed=args.seed,
+        scenario=args.scenario,
+        applied=applied,
+        compat=args.compat,
         content_seed=args.content_seed,
         run_id=args.run_id,
-        cache_bust=args.cache_bust,
-        compat=args.compat,
-        max_context=args.max_context,
-        entries=args.entries,
+        max_request_tokens=args.max_request_tokens,
         api_key=api_key,
-        headers=args.header,
         extra_body=args.extra_body,
         endpoint_path=args.endpoint_path,
         max_tokens_field=args.max_tokens_field,
         ignore_eos=not args.no_ignore_eos,
         fail_on_short=args.fail_on_short,
+        require_client_ok=args.require_client_ok,
+        isl=args.isl,
         wait_ready_s=args.wait_ready,
         probe=not args.no_probe,
         reset_cache=args.reset_cache,
-        connections=args.connections,
         reconnect=not args.no_reconnect,
         quickack=args.quickack,
         connect_timeout_s=args.connect_timeout,
@@ -280,3 +164,95 @@ def resolve(args: argparse.Namespace, environment: dict[str, str] | None = None)
         json_output=args.json,
         ui=args.ui,
     )
+
+
+def _defaults(demo: bool, given: Mapping[str, object]) -> dict[str, Any]:
+    """Values of settings which neither the user nor a scenario gives, by the vocabulary's names."""
+    duration_s = DEMO_DURATION_S if demo else 600.0
+    return {
+        "model": [],
+        "headers": [],
+        "concurrency": DEMO_CONCURRENCY if demo else 64,
+        "duration_s": None if given.get("request_count") is not None else duration_s,
+        "grace_s": DEMO_GRACE_S if demo else 30.0,
+        "request_count": None,
+        "seed": 42,
+        "cache_bust": "first-turn-prefix",
+        "max_context": None,
+        "max_output_tokens": None,
+        "entries": None,
+        "system_idle_gap_cap_s": None,
+        "trace_idle_gap_cap_s": None,
+        "warmup_requests_per_lane": None,
+        "warmup_duration_s": None,
+        "warmup_grace_s": 1800.0,
+        "burst_phase_starts": False,
+        "failed_request_threshold": None,
+        "fail_fast": False,
+        "tokenizer": None,
+        "connections": "pooled",
+        "tcp_user_timeout_ms": None,
+        "stats_interval_s": 5.0,
+    }
+
+
+def _refuse(args: argparse.Namespace, applied: Applied | None) -> None:
+    """UsageError for everything that keeps the run from starting by rule, all of it at once."""
+    if applied is not None and applied.refusal is not None:
+        raise UsageError(applied.refusal)
+    flags = [names[0] for name, names in REFUSED if name in args]
+    if flags:
+        what = "does not exist" if len(flags) == 1 else "do not exist"
+        raise UsageError(
+            f"{', '.join(flags)}: {what} here; this engine replays recordings, streamed, at their own times"
+        )
+
+
+def _start_ratios(values: dict[str, Any]) -> tuple[float, float] | None:
+    low, high = values.get("trajectory_start_min_ratio"), values.get("trajectory_start_max_ratio")
+    if low is None and high is None:
+        return None
+    ratios = (0.0 if low is None else low, 1.0 if high is None else high)
+    if ratios[0] > ratios[1]:
+        raise UsageError(
+            f"--trajectory-start-min-ratio: {ratios[0]:g} lies behind --trajectory-start-max-ratio "
+            f"{ratios[1]:g}"
+        )
+    return ratios
+
+
+def _check(args: argparse.Namespace, values: dict[str, Any], demo: bool) -> None:
+    """UsageError for combinations that cannot be."""
+    if demo:
+        for flag, value in (
+            ("--api-key", args.api_key),
+            ("--endpoint-path", args.endpoint_path),
+            ("--header", values["headers"]),
+        ):
+            if value:
+                raise UsageError(f"{flag}: needs --url (the simulated server takes none)")
+    if args.fail_on_short and (args.no_ignore_eos or args.extra_body.get("ignore_eos") is False):
+        raise UsageError(
+            "--fail-on-short: with --no-ignore-eos a short answer is the model's choice; use one of the two"
+        )
+    if args.corpus is not None and not Path(args.corpus).exists():
+        raise UsageError(f"--corpus: {args.corpus} does not exist")
+    if args.content_seed >= 2**64:
+        raise UsageError(f"--content-seed: {args.content_seed} is not below 2^64")
+    if args.isl == "wire" and args.no_probe:
+        raise UsageError("--isl wire: the server's chat template has to be measured; leave --no-probe out")
+    values["warmup_requests_per_lane"] = values["warmup_requests_per_lane"] or 0
+    if values["warmup_requests_per_lane"] and values["warmup_duration_s"] is not None:
+        raise UsageError("--warmup-duration / --warmup-requests-per-lane: must not both be given")
+    warms = values["start_ratios"] or values["warmup_requests_per_lane"] or values["warmup_duration_s"]
+    for field in ("max_completion_tokens", "max_tokens"):
+        limit = args.extra_body.get(field)
+        if limit is None:
+            continue
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise UsageError(f"--extra-body: {field} must be a whole number from 1")
+        if warms:
+            raise UsageError(
+                f"--extra-body: {field} would replace the one token of warmup requests too; "
+                "--max-output-tokens caps the others"
+            )

@@ -1,12 +1,14 @@
-"""What a reader of the numbers must know: one sentence for each thing that makes them mean less."""
+"""What a reader of the numbers must know: one sentence for each thing that makes them mean less.
+
+What the client itself did late, stalled or could not stamp is not here: that is the verdict
+(`metrics.verdict`), which stands beside the result with its inputs and bounds.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 COALESCED_NO_STREAM = 0.95
-SLACK_SHARE_BOUND = 0.01
-LAG_BOUND_MS = {"dispatch_lag_armed_ms": 1.0, "dispatch_lag_reactive_ms": 2.0}
 
 
 def _share(part: int, whole: int) -> str:
@@ -17,11 +19,12 @@ def remarks(summary: dict[str, Any]) -> list[str]:
     """Sentences about a summary (the body of summary.json), most serious first."""
     counts, tokens, client = summary["counts"], summary["tokens"], summary["client"]
     succeeded = counts["succeeded"]
-    out: list[str] = []
-    if not counts["finished"]:
-        out.append("No request finished.")
-    elif not succeeded:
-        out.append("No request succeeded: there is no result.")
+    out: list[str] = list(summary["validity"]["caveats"])
+    told = bool(summary["validity"]["submission_valid"])  # caveats tell of failures, where they matter
+    if not succeeded and not told:
+        out.append(
+            "No request succeeded: there is no result." if counts["finished"] else "No request finished."
+        )
     records = summary.get("records")
     if records is not None and not records["complete"]:
         lost = records["dropped"] + records["lost"] + records["unfinished"]
@@ -30,26 +33,42 @@ def remarks(summary: dict[str, Any]) -> list[str]:
     if client["defects"]:
         kinds = ", ".join(f"{k} {n:,}" for k, n in client["defects"].items())
         out.append(f"Defects of agentx-engine in the records, please report: {kinds}.")
-    if counts["failed"] and succeeded:
+    if counts["failed"] and succeeded and not told:
         out.append(
             f"{_share(counts['failed'], counts['failed'] + succeeded)} requests failed; they have no latency."
         )
-    for name, bound in LAG_BOUND_MS.items():
-        lag = client[name]
-        if lag is not None and lag["p99"] > bound:
-            kind = "known in advance" if "armed" in name else "reactive"
-            out.append(f"This client sent late: dispatch lag p99 {lag['p99']:.2f} ms for requests {kind}.")
-    share = client["slack_above_1ms_share"]
-    if share is not None and share > SLACK_SHARE_BOUND:
-        out.append(
-            f"{100 * share:.1f} % of the token times are uncertain by more than 1 ms (events shared a read)."
-        )
     if succeeded:
         out += _about_answers(succeeded, tokens, client)
-    if client["requests_stamped_in_user_space"]:
+    out += _about_the_load(summary)
+    return out
+
+
+def _about_the_load(summary: dict[str, Any]) -> list[str]:
+    """Where it is not as recorded, or lanes were not as warm as they should be."""
+    out: list[str] = []
+    schedule, warmup = summary.get("schedule"), summary.get("warmup")
+    if warmup is not None:
+        cold = warmup["requests"] - warmup["by_outcome"].get("success", 0)
+        if cold:
+            out.append(
+                f"{_share(cold, warmup['requests'])} warmup requests failed: their conversations began cold."
+            )
+    if schedule is None:
+        return out
+    if schedule["pauses_dropped"]:
         out.append(
-            f"{client['requests_stamped_in_user_space']:,} answers were stamped in user space, "
-            "since the kernel gave no stamps."
+            f"{schedule['pauses_dropped']:,} groups of subagents started without the recorded pause before "
+            f"them, {schedule['pauses_dropped_s']:,.0f} s in all, as in the official harness."
+        )
+    if schedule["held_by_dead"]:
+        out.append(
+            f"{schedule['held_by_dead']:,} turns were never sent, since they waited for streams that had "
+            "ended early, as in the official harness."
+        )
+    if schedule["barriers_broken"]:
+        out.append(
+            f"{schedule['barriers_broken']:,} turns were sent although what they were recorded after can no "
+            "longer return."
         )
     return out
 

@@ -98,10 +98,13 @@ def far_from(value: int, wanted: int) -> bool:
     return abs(value - wanted) > min(MISMATCH_SHARE * wanted, MISMATCH_TOKENS)
 
 
-def compute(record: RequestRecord, template_tokens: TemplateTokens | None = None) -> RequestMetrics:
+def compute(
+    record: RequestRecord, template_tokens: TemplateTokens | None = None, *, template_taken_out: bool = False
+) -> RequestMetrics:
     """The values of one record, whatever its outcome: a broken answer keeps what had arrived.
 
-    `template_tokens` gives what the server's chat template adds to a prompt, if that is known.
+    `template_tokens` gives what the server's chat template adds to a prompt, if that is known, and
+    `template_taken_out` says that the text is shorter by as much, so that both add up to the recording.
     `isl_disagrees`: the server's prompt tokens are not within 1 % of words and template together; where
     the template is not known, not within 5 % of the words plus at most 8 tokens per message. It points to
     another tokenizer or a cut prompt.
@@ -126,6 +129,8 @@ def compute(record: RequestRecord, template_tokens: TemplateTokens | None = None
         client_isl=identity.recorded_in + identity.marker_tokens,
         client_osl=result.content_events,
     )
+    if template_taken_out and template_tokens is not None:
+        metrics.client_isl -= template_tokens(*identity.roles)
     tokens, slack = result.token_ns, result.token_slack_ns
     metrics.coalesced = slack is not None and bool(slack.any())
     if tokens is not None and len(tokens) >= 2:

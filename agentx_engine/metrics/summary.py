@@ -24,6 +24,7 @@ SLACK_BOUND_NS = 1_000_000
 SHORT_ANSWER = "short_answer"  # a success that the user wants counted as a failure
 MAX_ERROR_KINDS = 100
 MAX_ERROR_TEXT = 300
+_NO_CONNECTION = frozenset({Outcome.CONNECT_ERROR, Outcome.TIMEOUT_CONNECT})
 
 # Reported name -> field of RequestMetrics, ns, reported in ms.
 DURATIONS = {
@@ -77,7 +78,7 @@ class Summary:
 
     def __init__(self) -> None:
         self.outcomes: dict[str, int] = {}
-        self.other_phases: dict[str, int] = {}
+        self.warmup_outcomes: dict[str, int] = {}
         self.defects: dict[str, int] = {}
         self.requests_started = 0
         self.trees_started = 0
@@ -95,6 +96,8 @@ class Summary:
         self._first_sent: int | None = None
         self._last_content: int | None = None
         self._last_end: int | None = None
+        self.last_first_token_ns: int | None = None  # of any success, and the last event of one with an ITL
+        self.last_itl_end_ns: int | None = None
         self._input_tokens = self._output_tokens = 0
         self._without_usage = 0
         self._hit_blocks = self._total_blocks = 0
@@ -105,6 +108,7 @@ class Summary:
         self._content_events = self._coalesced = self._slack_over = self._ttft_slack_over = 0
         self._user_stamped = self._reconnects = self._reused = self._drained = self._late_connects = 0
         self._reads = self._bytes_in = self._bytes_out = 0
+        self._tried = 0
 
     def add(self, record: RequestRecord, metrics: RequestMetrics, failure: str | None = None) -> None:
         """Takes one record. `failure` names a failure in what the transport saw as a success."""
@@ -112,7 +116,8 @@ class Summary:
         for name in defects(record, metrics):
             self.defects[name] = self.defects.get(name, 0) + 1
         if identity.phase != "profiling":
-            self.other_phases[identity.phase] = self.other_phases.get(identity.phase, 0) + 1
+            kind = result.outcome.value
+            self.warmup_outcomes[kind] = self.warmup_outcomes.get(kind, 0) + 1
             return
         outcome = failure or result.outcome.value
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -131,6 +136,7 @@ class Summary:
             self._lag[record.identity.reactive].add(metrics.dispatch_lag_ns)
         if stamps.conn_ready is not None and stamps.conn_ready > stamps.due and result.connect_ns is not None:
             self._late_connects += 1
+        self._tried += stamps.first_sent is not None or result.outcome in _NO_CONNECTION
         self._send.add(metrics.send_ns)
         self._connect.add(result.connect_ns)
         self._reconnects += result.reconnects
@@ -166,6 +172,9 @@ class Summary:
                 exact = exact_gaps(result)
                 self._exact_gaps.record_many(gaps[exact])
                 self._other_gaps.record_many(gaps[~exact])
+        self.last_first_token_ns = _pick(max, self.last_first_token_ns, stamps.first_content)
+        if metrics.itl_ns is not None:
+            self.last_itl_end_ns = _pick(max, self.last_itl_end_ns, stamps.last_event)
         self._first_sent = _pick(min, self._first_sent, stamps.first_sent)
         self._last_content = _pick(max, self._last_content, stamps.last_content)
         self._last_end = _pick(max, self._last_end, response_end_ns(result))
@@ -205,6 +214,13 @@ class Summary:
         return self.outcomes.get(Outcome.SUCCESS.value, 0)
 
     @property
+    def tried(self) -> int:
+        """Finished requests that the client did put on the wire, or would have if the server had let it
+        connect. The others were due and cancelled before the client had got to them.
+        """
+        return self._tried
+
+    @property
     def duration_ns(self) -> int | None:
         """From the first byte of the first to the last content event of the last successful request."""
         if self._first_sent is None or self._last_content is None:
@@ -236,7 +252,10 @@ class Summary:
                 "context_overflows": overflows,
                 "error_rate": (completed - succeeded) / completed if completed else None,
                 "by_outcome": dict(sorted(self.outcomes.items())),
-                "other_phases": self.other_phases,
+                "warmup": {
+                    "finished": sum(self.warmup_outcomes.values()),
+                    "by_outcome": dict(sorted(self.warmup_outcomes.items())),
+                },
                 "trees_started": self.trees_started,
                 "trees_finished": self.trees_finished,
             },

@@ -1,4 +1,4 @@
-"""What the run cost its own host: CPU, memory, pauses of the garbage collector.
+"""What the run cost: CPU and memory of the process, pauses of the garbage collector.
 
 Automatic collection would stop the scheduler for tens of milliseconds at a time (a full collection walks
 every object of a corpus). So everything that is alive when a run starts is frozen, automatic collection
@@ -8,10 +8,8 @@ is off, and young objects are collected in small portions by `tick`; each pause 
 from __future__ import annotations
 
 import gc
-import os
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
 from agentx_engine.core.hdr import Histogram
@@ -61,48 +59,21 @@ class Collector:
         return histogram_statistics(self.pauses)
 
 
-def _steal_ticks() -> int | None:
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-        return int(fields[8])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _throttled() -> int | None:
-    try:
-        for line in Path("/sys/fs/cgroup/cpu.stat").read_text().splitlines():
-            if line.startswith("nr_throttled "):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        return None
-    return None
-
-
 class Usage:
-    """Difference of the process's and the host's counters between its making and `result`."""
+    """Difference of the process's counters between its making and `result`."""
 
     def __init__(self) -> None:
         self._start = resource.getrusage(resource.RUSAGE_SELF)
         self._wall = time.monotonic()
-        self._steal, self._throttled = _steal_ticks(), _throttled()
 
     def result(self) -> dict[str, Any]:
         now, start = resource.getrusage(resource.RUSAGE_SELF), self._start
         wall = time.monotonic() - self._wall
         cpu = now.ru_utime + now.ru_stime - start.ru_utime - start.ru_stime
-        steal, throttled = _steal_ticks(), _throttled()
         return {
             "wall_s": wall,
             "cpu_s": cpu,
             "cpu_cores": cpu / wall if wall > 0 else None,
             "max_rss_bytes": now.ru_maxrss * 1024,
-            "involuntary_switches": now.ru_nivcsw - start.ru_nivcsw,
             "major_faults": now.ru_majflt - start.ru_majflt,
-            "host_steal_s": None
-            if steal is None or self._steal is None
-            else (steal - self._steal) / os.sysconf("SC_CLK_TCK"),
-            "cgroup_throttled": None
-            if throttled is None or self._throttled is None
-            else throttled - self._throttled,
         }

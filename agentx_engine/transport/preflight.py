@@ -302,8 +302,12 @@ async def preflight(
     empty_cache: bool = False,
     limit_field: LimitField = "max_completion_tokens",
     extra_body: Mapping[str, Any] | None = None,
+    words: Sequence[str] | None = None,
+    first_words: Sequence[str] | None = None,
 ) -> PreflightReport:
     """Everything above in order, for all endpoints; probes only the first. Raises PreflightError.
+
+    `words` and `first_words`: the pool of the prompts, where it is not the engine's own.
 
     A template that cannot be measured is a warning, with `template` None in the report. The cache is
     emptied last, so that the probes leave nothing in it.
@@ -351,6 +355,8 @@ async def preflight(
                 report.model,
                 limit_field=report.probe.limit_field if report.probe else limit_field,
                 extra_body=extra_body,
+                words=words,
+                first_words=first_words,
             )
         except PreflightError as e:
             report.warnings.append(str(e))

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from agentx_engine.cli.flags import DEMO_CONCURRENCY, DEMO_DURATION_S, REFUSED, SCENARIOS, build_parser
 from agentx_engine.cli.main import main
-from agentx_engine.cli.settings import (
-    DEMO_CONCURRENCY,
-    DEMO_DURATION_S,
-    ReplaySettings,
-    build_parser,
-    resolve,
-)
+from agentx_engine.cli.settings import ReplaySettings, resolve
 from agentx_engine.errors import UserError
+from agentx_engine.scenario import SCENARIOS as RULES
+from agentx_engine.scenario import SETTINGS
 
 
 def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> str:
@@ -61,6 +58,27 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> st
         (["replay", "--fail-on-short", "--no-ignore-eos"], "--fail-on-short: with --no-ignore-eos"),
         (["replay", "--content-seed", str(2**64)], "--content-seed"),
         (["replay", "--seed"], "--seed: expected one argument"),
+        (["replay", "--request-rate", "3", "--sweep"], "--request-rate, --sweep: do not exist here"),
+        (["replay", "--inter-turn-delay-cap-seconds=5"], "--inter-turn-delay-cap: does not exist here"),
+        (["replay", "--no-streaming"], "--no-streaming: does not exist here; this engine replays recordings"),
+        (["replay", "--failed-request-threshold", "10"], "--failed-request-threshold: a share from 0 to 1"),
+        (
+            ["replay", "--trajectory-start-min-ratio", "x"],
+            "--trajectory-start-min-ratio: a share from 0 to 1",
+        ),
+        (
+            ["replay", "--trajectory-start-min-ratio", "0.8", "--trajectory-start-max-ratio", "0.5"],
+            "--trajectory-start-min-ratio: 0.8 lies behind",
+        ),
+        (["replay", "--warmup-duration", "5", "--warmup-requests-per-lane", "3"], "must not both be given"),
+        (["replay", "--isl", "wire", "--no-probe"], "--isl wire: the server's chat template has to be"),
+        (["replay", "--extra-body", '{"max_tokens": 0}'], "max_tokens must be a whole number from 1"),
+        (
+            ["replay", "--extra-body", '{"max_tokens": 5}', "--warmup-requests-per-lane", "1"],
+            "max_tokens would replace the one token of warmup requests",
+        ),
+        (["replay", "--scenario", "agentix"], "--scenario: invalid choice: 'agentix'"),
+        (["replay", "--agentic-warmup-grace-period", "5"], "did you mean --warmup-grace-period?"),
         (["corpus", "inspekt"], "invalid choice: 'inspekt'"),
         (["corpus", "inspect"], "PATH"),
         (["corpus", "inspect", "/nonexistent"], "/nonexistent"),
@@ -136,6 +154,86 @@ def test_defaults_with_and_without_a_server() -> None:
 )
 def test_durations(text: str, value: float) -> None:
     assert _settings("--duration", text).duration_s == value
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(["replay", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_a_scenario_names_every_flag_that_breaks_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wrong = ("--duration", "60", "--cache-bust", "none", "--request-rate", "4", "--no-ignore-eos", "--sweep")
+    said = refusal(capsys, "--scenario", "agentx", "--corpus", str(tmp_path), *wrong)
+    for flag in ("--duration 60", "--cache-bust none", "--request-rate 4", "--no-ignore-eos", "--sweep",
+                 "--corpus", "--benchmark-duration"):  # fmt: skip
+        assert f"\n  {flag}" in said or f"(official: {flag})" in said, flag
+    assert "--unsafe-override helps for all but --sweep" in said
+
+
+def test_no_override_for_the_synthetic_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "--scenario", "agentx", "--unsafe-override")
+    assert "--corpus: a corpus must be named" in said
+    assert "--unsafe-override does not help here" in said
+
+
+def test_an_override_does_not_make_a_mode_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    argv = ("--scenario", "agentx", "--unsafe-override", "--corpus", str(tmp_path), "--fixed-schedule")
+    assert "--fixed-schedule: does not exist here" in refusal(capsys, *argv)
+
+
+def test_what_a_scenario_fills_in(tmp_path: Path) -> None:
+    common = ("--url", "http://a", "--unsafe-override", "--corpus", str(tmp_path))
+    s = _settings("--scenario", "agentx", *common)
+    assert (s.duration_s, s.grace_s, s.seed, s.entries, s.start_ratios) == (3600, 30, 42, 393, (0.25, 0.75))
+    assert (s.warmup_requests_per_lane, s.warmup_grace_s, s.burst_phase_starts) == (10, 1800, False)
+    assert (s.system_idle_gap_cap_s, s.trace_idle_gap_cap_s, s.failed_request_threshold) == (10, 300, 0.1)
+    assert (s.tcp_user_timeout_ms, s.stats_interval_s, s.as_harness) == (900_000, 30, True)
+    assert s.applied is not None
+    assert s.applied.invalid_reasons == ("unsafe_override",)
+
+    old = _settings("--scenario", "inferencex-agentx-mvp", *common)
+    assert (old.duration_s, old.start_ratios, old.warmup_requests_per_lane) == (1800, (0, 1), 0)
+    assert (old.warmup_grace_s, old.trace_idle_gap_cap_s, old.entries) == (None, None, None)
+    timed = _settings("--scenario", "inferencex-agentx-mvp", *common, "--warmup-duration", "100")
+    assert (timed.warmup_duration_s, timed.warmup_grace_s) == (100, 100)
+    drawn = resolve(
+        build_parser("replay", "").parse_args(["--scenario", "inferencex-agentx-mvp", *common]),
+        {},
+        lambda n: n,
+    )
+    assert drawn.seed == 63
+
+    own = _settings(
+        "--scenario", "agentx", *common, "--warmup-requests-per-lane", "off", "--trace-idle-gap-cap", "off",
+        "--entries", "all", "--failed-request-threshold", "off", "--seed", "7",
+        "--trajectory-start-max-ratio", "1",
+    )  # fmt: skip
+    assert (own.warmup_requests_per_lane, own.trace_idle_gap_cap_s, own.entries) == (0, None, None)
+    assert (own.failed_request_threshold, own.seed, own.start_ratios) == (None, 7, (0.25, 1))
+
+
+def test_without_a_scenario_nothing_is_as_in_the_harness() -> None:
+    s = _settings("--url", "http://a")
+    assert (s.scenario, s.as_harness, s.start_ratios, s.warms) == (None, False, None, False)
+    assert (s.system_idle_gap_cap_s, s.trace_idle_gap_cap_s, s.failed_request_threshold) == (None,) * 3
+    assert _settings("--url", "http://a", "--compat", "harness").as_harness
+    assert _settings("--url", "http://a", "--trajectory-start-min-ratio", "0.5").start_ratios == (0.5, 1)
+
+
+def test_flags_and_vocabulary_agree() -> None:
+    """A setting that has a flag here has the one that the rules speak of; every refused one is refused."""
+    assert set(SCENARIOS) == set(RULES)
+    assert {name for name, _ in REFUSED} == {s.name for s in SETTINGS.values() if s.refused}
+    for action in build_parser("replay", "")._actions:
+        setting = SETTINGS.get(action.dest)
+        if setting is not None and setting.flag is not None:
+            assert setting.flag in action.option_strings
 
 
 def test_api_key_comes_from_the_environment_for_a_named_server_only() -> None:
