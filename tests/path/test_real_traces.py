@@ -20,6 +20,8 @@ from agentx_engine.sim.process import ChildServer
 
 SECONDS = seconds("AGENTX_PATH_SECONDS", 15)
 GRACE_S = 20
+# Recorded answers of thousands of tokens in a moment, at few events.
+QUICK = (*FAST, "--itl-ms", "0.03", "--tokens-per-event", "64")
 
 
 @pytest.mark.timeout(SECONDS + 200)
@@ -37,17 +39,17 @@ def test_real_traces(shared: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def quickened(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Subagents, hidden agents that run beside the root, whole sessions: 100 to 300 times as fast."""
+    """Subagents, hidden agents that run beside the root, whole sessions, hundreds of times as fast."""
     folder = tmp_path_factory.mktemp("quickened")
     for name, times in (
-        ("0053", 300),
-        ("0277", 100),
-        ("0274", 300),
-        ("0505", 30),
-        ("0546", 30),
+        ("0053", 3000),
+        ("0277", 300),
+        ("0274", 900),
+        ("0505", 90),
+        ("0546", 90),
         ("0103", 10),
     ):
-        quicken(shared / f"traces/trace_{name}.json", folder / f"trace_{name}.json", times=times, outs=20)
+        quicken(shared / f"traces/trace_{name}.json", folder / f"trace_{name}.json", times=times)
     return folder
 
 
@@ -55,8 +57,8 @@ def quickened(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("bust", ["first-turn-prefix", "none"])
 def test_quickened_traces(quickened: Path, tmp_path: Path, bust: str) -> None:
     """Real trees to their end: joins, barriers, and lanes which go on to the next tree."""
-    argv = ("--concurrency", "5", "--duration", "7", "--cache-bust", bust)
-    done = run_path(quickened, tmp_path, *argv, limit_s=100)
+    argv = ("--concurrency", "5", "--duration", "8", "--cache-bust", bust)
+    done = run_path(quickened, tmp_path, *argv, sim=QUICK, limit_s=100)
     found = done.assert_clean()
     counts = done.run.summary["counts"]
     assert counts["failed"] == 0

@@ -2,9 +2,9 @@
 
 What is checked needs a real tokenizer and somebody else's chat template: the server's own counts, for every
 request. Its prompt_tokens have to be the recorded tokens plus one function of the numbers of messages of
-each role, and its completion_tokens the recorded answer. The prompts are the recorded ones; only pauses and
-answers are shortened, so that lanes come far into the sessions within seconds. The server's tokenizer takes
-a large prompt seconds, so a run of less than half a minute has few lanes and no session of large prompts.
+each role, and its completion_tokens the recorded answer. Prompts and answers are the recorded ones; only
+pauses are shortened, so that lanes come far into the sessions within seconds. The server's tokenizer takes
+a large prompt seconds, so a run of less than half a minute has few lanes and sessions of small prompts.
 
     tests/real/setup_dynamo.sh ~/.cache/agentx-engine/dynamo-venv     (or AGENTX_DYNAMO_VENV=DIR)
     pytest -s tests/real                                              (AGENTX_REAL_SECONDS=60 for longer runs)
@@ -27,7 +27,10 @@ from agentx_engine.transport.probe import TemplateReport
 
 SECONDS = seconds("AGENTX_REAL_SECONDS", 6)
 LIMIT_S = SECONDS + 100
-LOAD = ("--concurrency", "4", "--max-context", "60000") if SECONDS < 30 else ("--concurrency", "16")
+LONG = SECONDS >= 30
+LANES = 16 if LONG else 4
+# Prompts below 60,000 tokens, many with two messages of one role in a row.
+SMALL = ("trace_0312", "trace_0403", "trace_0505", "trace_0722")
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +48,13 @@ def server(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 def corpus(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     for source in sorted((shared / "traces").glob("trace_*.json")):
-        quicken(source, folder / source.name, times=1000, outs=50)
+        if LONG or source.stem in SMALL:
+            quicken(source, folder / source.name, times=1000)
     return folder
 
 
 def replay(server: str, corpus: Path, out: Path, *argv: str) -> Run:
-    argv = (*LOAD, "--duration", str(SECONDS), "--grace", "60", *argv)
+    argv = ("--concurrency", str(LANES), "--duration", str(SECONDS), "--grace", "60", *argv)
     with replaying(server, corpus, out, *argv) as process:
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, errors
@@ -107,7 +111,8 @@ def test_prompts_are_the_recorded_ones(server: str, corpus: Path, tmp_path: Path
             f"{c:.3f} {name}" for c, name in zip(solution, ("", "system", "user", "assistant"), strict=True)
         )
     )
-    assert len(values) >= 5
+    # Where roles only alternate, the share of the user's messages cannot be told from the assistant's.
+    assert any(user != assistant + 1 for _, user, assistant in values)
     assert np.abs(counts @ solution - extra).max() < 1e-6
     probed = template(run)
     print(
