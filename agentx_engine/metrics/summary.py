@@ -252,10 +252,7 @@ class Summary:
                 "context_overflows": overflows,
                 "error_rate": (completed - succeeded) / completed if completed else None,
                 "by_outcome": dict(sorted(self.outcomes.items())),
-                "warmup": {
-                    "finished": sum(self.warmup_outcomes.values()),
-                    "by_outcome": dict(sorted(self.warmup_outcomes.items())),
-                },
+                "warmup_requests": sum(self.warmup_outcomes.values()),
                 "trees_started": self.trees_started,
                 "trees_finished": self.trees_finished,
             },

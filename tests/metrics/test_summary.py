@@ -149,7 +149,7 @@ def test_counts_by_outcome_and_kind() -> None:
     counts = result["counts"]
     assert (counts["finished"], counts["succeeded"], counts["failed"], counts["cancelled"]) == (6, 1, 4, 1)
     assert counts["context_overflows"] == 1
-    assert counts["warmup"] == {"finished": 1, "by_outcome": {"success": 1}}
+    assert counts["warmup_requests"] == 1
     assert counts["error_rate"] == pytest.approx(4 / 5)
     errors = result["errors"]
     assert [e["count"] for e in errors] == [2, 1, 1]
