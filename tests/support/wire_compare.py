@@ -410,9 +410,13 @@ def repeats(tree: Tree) -> list[int]:
     return found
 
 
-def check_dealing(wire: Wire) -> list[str]:
-    """Trees in the order of the corpus; first one to each lane, then each to the lane that drained first."""
+def check_dealing(wire: Wire, tie_ns: int) -> list[str]:
+    """Trees in the order of the corpus; first one to each lane, then each to the lane that drained first.
+
+    Lanes that drain within `tie_ns` of each other may be served in any order.
+    """
     problems = []
+    freed: list[tuple[int, Tree]] = []  # when the lane of a tree had drained
     for tree in wire.trees:
         wanted = wire.traces[tree.number % len(wire.traces)]
         if tree.plan.trace != wanted:
@@ -426,6 +430,11 @@ def check_dealing(wire: Wire) -> list[str]:
             elif tree.start_ns < before.drained_ns:
                 early = before.drained_ns - tree.start_ns
                 problems.append(f"{tree} began {early} ns before the end of {before}")
+            freed.append((before.drained_ns or 0, tree))
+    freed.sort(key=lambda item: item[1].number)
+    for (first_ns, first), (second_ns, second) in pairwise(freed):
+        if first_ns > second_ns + tie_ns:
+            problems.append(f"{second} was dealt after {first}, its lane had drained before")
     return problems
 
 

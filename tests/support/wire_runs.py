@@ -107,17 +107,19 @@ class Played:
 
 
 def play(capture: Capture, folder: Path, *, speed: float, limit_s: float) -> Played:
-    """Replays the capture's traces in an own process against a recording server in another."""
+    """Replays the capture's traces in an own process against a recording server in another.
+
+    Within `support_on_path`; from any thread.
+    """
     corpus, log, out = folder / "traces", folder / "wire.jsonl", folder / "run"
     corpus.mkdir()
     for path in capture.inputs:
         if speed == 1:
             shutil.copy(path, corpus)
         else:
-            quicken(path, corpus / path.name, times=speed, outs=1)
+            quicken(path, corpus / path.name, times=speed)
     server_flags = ["--ttft-ms", f"{capture.ttft_ms / speed:g}", "--itl-ms", f"{capture.itl_ms / speed:g}"]
     with (
-        tests_on_path(),
         ChildServer("support.recording_server", ["--log", str(log), *server_flags]) as server,
         replaying(
             server.url, corpus, out, *capture.flags(speed), "--no-probe", "--duration", f"{limit_s:g}"
@@ -181,7 +183,7 @@ class Watch:
 
 
 @contextlib.contextmanager
-def tests_on_path() -> Iterator[None]:
+def support_on_path() -> Iterator[None]:
     """Child processes find `support` meanwhile."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *([before] if before else [])])
