@@ -418,21 +418,19 @@ class Replay:
 
     def _start_session(self, coroutine: Coroutine[None, None, None]) -> None:
         self._sessions += 1
-        self._start_task(self._play_session(coroutine))
+        self._start_task(coroutine).add_done_callback(self._session_done)
 
-    async def _play_session(self, coroutine: Coroutine[None, None, None]) -> None:
-        try:
-            await coroutine
-        finally:
-            self._sessions -= 1
-            self._check_progress()
-            if not self._sessions:
-                self._warmup.quiet()
+    def _session_done(self, task: asyncio.Task[None]) -> None:
+        self._sessions -= 1
+        self._check_progress()
+        if not self._sessions:
+            self._warmup.quiet()
 
-    def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)

@@ -48,7 +48,7 @@ class Crew:
     counters: Counters
     options: ReplayOptions
     phase: Phase
-    start_task: Callable[[Coroutine[None, None, None]], None]
+    start_task: Callable[[Coroutine[None, None, None]], object]
     fail: Callable[[BaseException], None]
     warmup_failed: Callable[[Flight, Result], None]
     tear_down: Callable[[LiveTree], None]

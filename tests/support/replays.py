@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentx_engine.metrics.record import RequestIdentity, RequestRecord
+from agentx_engine.replay.dispatch import FailurePolicy
 from agentx_engine.replay.engine import Replay
 from agentx_engine.replay.ids import seeded_ids
 from agentx_engine.replay.options import ReplayOptions, ReplayReport
@@ -53,11 +54,14 @@ class KeepAll:
         self.withdrawn_.append(identity)
         self.events.append((self.clock.now_ns(), "withdrawn", identity.sequence))
 
-    def of(self, conversation_id: str, *, lane: int = 0, play: int = 0) -> list[RequestRecord]:
+    def of(
+        self, conversation_id: str, *, lane: int = 0, play: int = 0, phase: str | None = None
+    ) -> list[RequestRecord]:
         found = [
             r
             for r in self.records
             if (r.identity.conversation_id, r.identity.lane, r.identity.play) == (conversation_id, lane, play)
+            and phase in (None, r.identity.phase)
         ]
         return sorted(found, key=lambda record: record.identity.turn)
 
@@ -74,8 +78,16 @@ class Played:
         return self.report.started_ns
 
     def due(self, conversation_id: str, **where: int) -> list[int]:
-        """Due times of a conversation's turns, from the start of the replay."""
-        return [r.result.stamps.due - self.start_ns for r in self.seen.of(conversation_id, **where)]
+        """Due times of a conversation's turns, from the start of the measured phase."""
+        records = self.seen.of(conversation_id, phase="profiling", **where)
+        return [r.result.stamps.due - self.start_ns for r in records]
+
+    def warmed(self, conversation_id: str, **where: int) -> list[tuple[int, int]]:
+        """(turn, due time from the start of the warmup) of a conversation's warmup requests."""
+        assert self.report.warmup is not None
+        records = self.seen.of(conversation_id, phase="warmup", **where)
+        start_ns = self.report.warmup.started_ns
+        return [(r.identity.turn, r.result.stamps.due - start_ns) for r in records]
 
 
 def replay(
@@ -87,6 +99,7 @@ def replay(
     before: Callable[[Replay, SimulatedClock, KeepAll], None] | None = None,
     make_recorder: Callable[[SimulatedClock], KeepAll] = KeepAll,
     make_transport: Callable[..., SimulatedTransport] = SimulatedTransport,
+    failure_policy: FailurePolicy | None = None,
     **options: Any,
 ) -> Played:
     """One simulated replay. `before` may set timers which stop it or look at it."""
@@ -105,6 +118,7 @@ def replay(
             options=ReplayOptions(**options),
             ids=seeded_ids(7),
             offload=inline,
+            failure_policy=failure_policy,
         )
         if before is not None:
             before(run, clock, seen)

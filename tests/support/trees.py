@@ -73,6 +73,7 @@ class TreeMaker:
         *,
         when: str = "return",
         pause_ns: int = 0,
+        start_ns: int = 0,
         join_turn: int | None = None,
         kind: str = "subagent",
     ) -> TreeMaker:
@@ -84,7 +85,7 @@ class TreeMaker:
                 id=f"{self.trace_id}:spawn:{number}",
                 spawn_turn=spawn_turn,
                 when=when,  # type: ignore[arg-type]
-                start_ns=0,
+                start_ns=start_ns,
                 pause_ns=pause_ns,
                 join_turn=join_turn,
                 children=made,
