@@ -35,7 +35,7 @@ def figures(result: BenchResult) -> dict[str, float]:
         "ratio_to_floor": result.ratio_to_floor,
         "reads_per_event": result.reads_per_event,
         "floor_reads_per_event": result.floor.reads_per_event,
-        "python_us_per_request": result.python_us_per_request,
+        "python_us_per_request": result.python_us_per_request or 0.0,
         "exact_p50_us": exact.p50,
         "exact_p99_us": exact.p99,
         "all_p99_us": everything.p99,

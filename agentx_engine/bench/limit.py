@@ -26,7 +26,7 @@ RESOLUTION = 1.1  # ends when the bad load is at most this times the good one
 class Step(enum.StrEnum):
     OK = "ok"
     LIMITED = "limited"
-    SERVER = "server"  # the truth server was late: says nothing of the client
+    SERVER = "server"  # the truth server could not send so much: says nothing of the client
 
 
 class Search(msgspec.Struct, kw_only=True):
@@ -72,7 +72,7 @@ async def search(
     if good == ceiling:
         found.lower_bound = why_ceiling
     elif bad_is_server:
-        found.lower_bound = "the truth server was late beyond it"
+        found.lower_bound = "the truth server cannot send more"
     elif bad > ceiling:
         found.lower_bound = f"the search ended after {max_steps} steps"
     return found
@@ -128,7 +128,10 @@ async def find_limit(
             if result.interrupted:
                 raise Interrupted
             limits.results.append(result)
-            outcome = Step.OK if result.verdict.ok else Step.SERVER if result.truth.limited else Step.LIMITED
+            if result.server_was_the_limit:
+                outcome = Step.SERVER
+            else:
+                outcome = Step.OK if result.verdict.ok else Step.LIMITED
             say(describe(result, outcome) + (", again" if attempt == 1 and outcome is not Step.OK else ""))
             if outcome is Step.OK:
                 break
@@ -166,5 +169,5 @@ def describe(result: BenchResult, outcome: Step) -> str:
     if outcome is Step.LIMITED:
         text += f": {result.verdict.reasons[0]}"
     elif outcome is Step.SERVER:
-        text += f": the truth server was late, p99 {result.truth.lateness_p99_us / 1e3:.1f} ms"
+        text += f": the truth server sent {result.truth.sent:,} of {result.truth.offered:,} events"
     return text

@@ -27,7 +27,7 @@ from agentx_engine.core.hdr import Histogram
 from agentx_engine.errors import UserError
 from agentx_engine.metrics.host import HostSample, HostSampler, sample
 from agentx_engine.metrics.usage import Collector
-from agentx_engine.metrics.verdict import Spread, ThreadLoad, Verdict
+from agentx_engine.metrics.verdict import ACHIEVED, Spread, ThreadLoad, Verdict
 from agentx_engine.sim.process import Child, ChildServer
 from agentx_engine.transport.limits import ensure_sockets
 from agentx_engine.transport.native import NativeOptions, NativeTransport
@@ -81,11 +81,14 @@ class Truth(msgspec.Struct, frozen=True):
     lateness_p99_us: float
 
     @property
-    def limited(self) -> bool:
-        """The server could not keep its own times: the measurement says nothing of the client."""
-        return self.lateness_p99_us > SERVER_LATE_US or self.sent < TAKEN_BOUND * (
-            self.offered - self.deferred
-        )
+    def late(self) -> bool:
+        """The server did not keep its own times. The true times are right, but the load is uneven."""
+        return self.lateness_p99_us > SERVER_LATE_US
+
+    @property
+    def short(self) -> bool:
+        """The server did not send what it had offered, whoever was in the way."""
+        return self.sent < TAKEN_BOUND * self.offered
 
 
 class BenchResult(msgspec.Struct, kw_only=True):
@@ -105,8 +108,8 @@ class BenchResult(msgspec.Struct, kw_only=True):
     reactor_us_per_event: float
     reactor_user_us_per_event: float
     reactor_system_us_per_event: float
-    python_us_per_request: float
-    """CPU of the main thread; this bench's own book-keeping is in it."""
+    python_us_per_request: float | None
+    """CPU of the main thread; this bench's own book-keeping is in it. None if no answer ended."""
     floor: Floor | None
     ratio_to_floor: float | None
     not_comparable: str | None
@@ -125,6 +128,12 @@ class BenchResult(msgspec.Struct, kw_only=True):
     threads: list[ThreadLoad]
     truth: Truth
     verdict: Verdict
+
+    @property
+    def server_was_the_limit(self) -> bool:
+        """The load did not come about, and nothing else is wrong with the client."""
+        ours = [r for r in self.verdict.reasons if not r.startswith(ACHIEVED)]
+        return self.truth.short and not ours
 
 
 class Interrupted(Exception):
@@ -358,7 +367,7 @@ def _result(
         reactor_us_per_event=reactor_us,
         reactor_user_us_per_event=reactor_us * share,
         reactor_system_us_per_event=reactor_us * (1 - share),
-        python_us_per_request=main_ns / max(requests, 1) / 1e3,
+        python_us_per_request=main_ns / requests / 1e3 if requests else None,
         floor=None,
         ratio_to_floor=None,
         not_comparable=None,

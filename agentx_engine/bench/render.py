@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentx_engine.bench.limit import Limits, Search
+from agentx_engine.bench.limit import Limits, Search, Step
 from agentx_engine.bench.measure import BenchResult, Errors
 from agentx_engine.metrics.verdict import Spread
 
@@ -40,7 +40,7 @@ def render(result: BenchResult) -> str:
         f"events/s        {r.achieved_per_s:,.0f} of {r.offered_per_s:,.0f} offered "
         f"({100 * r.taken:.2f} %); {r.requests:,} requests, {sum(r.failures.values()):,} failed",
         *_cpu(r),
-        f"Python          {r.python_us_per_request:,.0f} us of CPU per request",
+        f"Python          {_python(r)}",
         f"memory          {r.peak_rss_mb:,.0f} MB at the peak",
         "",
         f"{'stamp - server send, us':<28}{'count':>9}{'p50':>11}{'p90':>11}{'p99':>11}{'max':>11}",
@@ -60,6 +60,12 @@ def render(result: BenchResult) -> str:
     ]
     lines += [f"! {note}" for note in warnings(result)]
     return "\n".join(lines)
+
+
+def _python(r: BenchResult) -> str:
+    if r.python_us_per_request is None:
+        return "no answer ended in the window"
+    return f"{r.python_us_per_request:,.0f} us of CPU per request"
 
 
 def _cores(cores: list[int]) -> str:
@@ -95,10 +101,10 @@ def warnings(result: BenchResult) -> list[str]:
             "Only one core: the truth server took part of the client's. The verdict holds for this host; "
             "the costs and errors are not the client's alone."
         )
-    if result.truth.limited:
+    if result.truth.late:
         found.append(
             f"The truth server itself was late (p99 {result.truth.lateness_p99_us / 1e3:.1f} ms): "
-            "less load, or a quieter host, is needed to measure the client."
+            "events came in clumps that were none of the client's doing."
         )
     if result.failures:
         kinds = ", ".join(f"{name} {n:,}" for name, n in sorted(result.failures.items()))
@@ -119,6 +125,8 @@ def _found(name: str, search: Search | None) -> str:
     if search is None:
         return f"{name:<16}not searched to the end"
     if search.best is None:
-        return f"{name:<16}none: the client is limited at the lowest load tried ({search.steps[-1][0]:,})"
+        at, step = search.steps[-1]
+        who = "the truth server" if step == Step.SERVER else "the client"
+        return f"{name:<16}none: {who} is the limit even at {at:,} {search.unit}"
     text = f"{name:<16}{search.best:,} {search.unit}, verdict ok"
     return text + (f" (or more: {search.lower_bound})" if search.lower_bound else "")

@@ -40,6 +40,7 @@ import msgspec
 if TYPE_CHECKING:
     from agentx_engine.core.hdr import Histogram
 
+ACHIEVED = "achieved against planned"
 ESSENTIAL = ("dispatch lag", "slack", "reactor stalls", "event loop stalls", "CPU of the threads")
 
 
@@ -312,14 +313,10 @@ def _rate(i: Inputs, b: Bounds) -> list[Check]:
     if i.planned is None or i.achieved is None:
         return _missing("achieved against planned rate")
     if i.planned <= 0:
-        return [Check("achieved against planned", "info", f"no {i.rate_unit} were planned")]
+        return [Check(ACHIEVED, "info", f"no {i.rate_unit} were planned")]
     share = i.achieved / i.planned
     value = f"{_percent(share)} of {i.planned:,.0f} {i.rate_unit}"
-    return [
-        _judged(
-            "achieved against planned", share < b.achieved_share, value, f">= {_percent(b.achieved_share)}"
-        )
-    ]
+    return [_judged(ACHIEVED, share < b.achieved_share, value, f">= {_percent(b.achieved_share)}")]
 
 
 def _stamps(i: Inputs, b: Bounds) -> list[Check]:

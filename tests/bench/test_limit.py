@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentx_engine.bench.limit import MAX_STEPS, RESOLUTION, Search, Step, describe, find_limit, search
+from agentx_engine.bench.limit import MAX_STEPS, RESOLUTION, Search, Step, find_limit, search
 from agentx_engine.bench.measure import BenchResult, Truth
 from agentx_engine.bench.render import render_limits
 from agentx_engine.bench.settings import BenchSettings, Cores
@@ -56,7 +55,7 @@ def test_the_search_is_bounded(limit: int, start: int) -> None:
 def test_a_late_truth_server_is_no_limit_of_the_client() -> None:
     found = run(700, 100, beyond=Step.SERVER)
     assert found.best is not None and 630 < found.best <= 700
-    assert found.lower_bound == "the truth server was late beyond it"
+    assert found.lower_bound == "the truth server cannot send more"
 
 
 def test_a_search_that_runs_out_of_steps_says_so() -> None:
@@ -64,10 +63,11 @@ def test_a_search_that_runs_out_of_steps_says_so() -> None:
     assert found.best == 16 and found.lower_bound == "the search ended after 5 steps"
 
 
-def result_of(settings: BenchSettings, *, ok: bool, late_us: float = 10.0) -> BenchResult:
-    inputs = Inputs(seconds=1.0, steal_share=0.0 if ok else 1.0)
+def result_of(settings: BenchSettings, *, ok: bool, sent: int = 1000, achieved: int = 1000) -> BenchResult:
+    inputs = Inputs(seconds=1.0, steal_share=0.0 if ok else 1.0, planned=1000, achieved=achieved)
     verdict = judge(inputs)
-    verdict.client = "ok" if ok else "limited"
+    verdict.reasons = [r for r in verdict.reasons if "was not measured" not in r]
+    verdict.client = "limited" if verdict.reasons else "ok"
     return BenchResult(
         settings=settings,
         cores=Cores([0], [1]),
@@ -100,7 +100,7 @@ def result_of(settings: BenchSettings, *, ok: bool, late_us: float = 10.0) -> Be
         read_lag_ms=Spread(),
         peak_rss_mb=50.0,
         threads=[],
-        truth=Truth(1000, 1000, 0, 5.0, late_us),
+        truth=Truth(1000, sent, 0, 5.0, 10.0),
         verdict=verdict,
     )
 
@@ -158,11 +158,18 @@ def test_an_interruption_keeps_what_was_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ok", "late", "step"), [(True, 1e4, "ok"), (False, 1e4, "server"), (False, 9.0, "limited")]
+    ("ok", "sent", "step"),
+    [(True, 1000, "ok"), (True, 900, "server"), (False, 900, "limited"), (False, 1000, "limited")],
 )
-def test_a_step_names_what_was_in_the_way(ok: bool, late: float, step: str) -> None:
-    result = result_of(BenchSettings(), ok=ok, late_us=late)
-    outcome = Step(step)
-    line = describe(result, outcome)
-    assert f"  {step}" in line
-    assert not math.isnan(result.achieved_per_s)
+def test_a_step_names_what_was_in_the_way(ok: bool, sent: int, step: str) -> None:
+    said: list[str] = []
+
+    async def measured(s: BenchSettings) -> BenchResult:
+        return result_of(s, ok=ok, sent=sent, achieved=sent)
+
+    limits = asyncio.run(find_limit(BenchSettings(streams=1, rate=1.0), say=said.append, measured=measured))
+    assert limits.rate is not None and limits.rate.steps[0] == (1, step)
+    assert f"  {step}" in said[1]
+    if step != "ok":
+        who = {"server": "the truth server", "limited": "the client"}[step]
+        assert f"none: {who} is the limit even at 1" in render_limits(limits)
