@@ -43,6 +43,9 @@ DRIFT_TOKENS = range(-39, 4)
 SURE = 0.01 if LONG else 0.05
 SURE_SIMULATED = 0.01
 TIE_NS = 50 * MS
+# Two requests of a tree were far apart if it was by this share of the time since its start, and so long.
+FAR_SHARE = 0.1
+FAR_NS = 2 * SECOND
 # A stamp of the kernel is a wall time, made a monotonic one by an offset that is known better than this.
 STAMP_ERROR_NS = MS // 10
 PACING_NS = 2 * MS
@@ -133,7 +136,8 @@ def test_tokens(name: str, both: Callable[[str], Both]) -> None:
 
 @every_run
 def test_the_same_order(name: str, both: Callable[[str], Both]) -> None:
-    """Whatever the plan orders, and had happened in order there, happens in order here."""
+    """What the plan orders, and had happened in order there, happens in order here; what was far apart there
+    for other reasons comes in the same order."""
     capture, played = both(name)
     compared = 0
     for theirs, ours in pairs(capture, played):
@@ -143,6 +147,9 @@ def test_the_same_order(name: str, both: Callable[[str], Both]) -> None:
         assert not broken, f"{ours}: {sorted(broken)}"
         assert found == wanted, f"{ours}: {sorted(wanted ^ found)}"
         compared += len(wanted)
+        far = theirs.clearly_before(FAR_SHARE, FAR_NS)
+        turned = sorted(pair for pair in far if not ours.in_turn(pair))
+        assert not turned, f"{ours}: {len(turned)} of {len(far)} the other way round: {turned[:4]}"
     for tree in played.wire.trees:
         assert not tree.happened_before()[1], tree
     assert compared > 80

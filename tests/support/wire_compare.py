@@ -20,7 +20,9 @@ return; the last turns of the children that a turn joins; recorded-completion pr
 all that follows from these by transitivity. `happened_before` keeps of these pairs the ones in which the
 first had ended before the second arrived. Two runs of a tree order it in the same way if these sets are
 equal. A request has *ended* at the server's last token: nothing can follow from it earlier, and the stamp is
-taken before its bytes can have been read.
+taken before its bytes can have been read. That alone would not notice a run in which turns wait for more than
+they should, so of the pairs that the plan does not order those are compared too which the capture shows far
+apart (`clearly_before`): the first has to come first in any run with the same pauses.
 
 **Pacing.** `instants` computes for each request the time at which the plan wants it from what the server
 saw: the end of the turn before plus the recorded pause, for a tree's first request the end of the tree before
@@ -239,6 +241,22 @@ class Tree:
                     in_order = ended_ns is not None and ended_ns <= request.arrival_ns
                     (kept if in_order else broken).add((earlier, later))
         return kept, broken
+
+    def clearly_before(self, share: float, floor_ns: int) -> set[tuple[Key, Key]]:
+        """Pairs of which the first had ended so long before the second arrived that it was no matter of
+        chance: by `share` of the time since the tree's start, and by `floor_ns`."""
+        found = set[tuple[Key, Key]]()
+        for later, request in self.at.items():
+            margin_ns = max(floor_ns, share * (request.arrival_ns - self.start_ns))
+            for earlier, other in self.at.items():
+                ended_ns = other.ended_ns
+                if ended_ns is not None and ended_ns + margin_ns < request.arrival_ns:
+                    found.add((earlier, later))
+        return found
+
+    def in_turn(self, pair: tuple[Key, Key]) -> bool:
+        """Whether the first of two requests arrived before the second."""
+        return self.at[pair[0]].arrival_ns < self.at[pair[1]].arrival_ns
 
     def __str__(self) -> str:
         return f"{self.plan.trace} (tree {self.number}, lane {self.lane}, play {self.play})"
