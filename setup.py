@@ -1,10 +1,14 @@
 """Builds the compiled core. Everything else is in pyproject.toml.
 
+csrc is compiled once into a static library; each Cython module links what it uses of it. The C files
+hold no mutable globals, so a concept may be linked into several modules.
+
 Environment switches (each is off unless set):
   AGENTX_DEBUG=1            assertions and live-object counters in the core
   AGENTX_SANITIZE=LIST      -fsanitize=LIST, for example address,undefined
   AGENTX_COVERAGE=1         gcov instrumentation
-  AGENTX_WERROR=1           compiler warnings in csrc are errors (used by CI)
+  AGENTX_WERROR=1           compiler warnings are errors (used by CI)
+  AGENTX_ONLY=NAME,...      build only these modules
 """
 
 import os
@@ -12,22 +16,6 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
-
-# Each Cython module and the C concepts that it links. The C files hold no mutable globals, so a
-# concept may be linked into several modules.
-MODULES = {
-    "clock": [],
-    "hdr": ["hdr"],
-    "http1": ["http1"],
-    "ids": ["ids"],
-    "rope": ["rope"],
-    "sse": ["sse"],
-    "chunk": ["chunk"],
-    "words": ["words"],
-    "exchange": ["exchange", "timers", "http1", "sse", "chunk", "rope", "hdr"],
-    "reactor": ["reactor", "flight", "conn", "timers", "exchange", "http1", "sse", "chunk", "rope", "hdr"],
-    "truth": ["truth/metronome", "truth/peer", "truth/answer", "truth/request", "truth/floor", "hdr"],
-}
 
 debug = os.environ.get("AGENTX_DEBUG") == "1"
 cflags = ["-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
@@ -43,21 +31,30 @@ if os.environ.get("AGENTX_COVERAGE") == "1":
     cflags += ["--coverage"]
     ldflags += ["--coverage"]
 
-only = os.environ.get("AGENTX_ONLY", "").split(",") if os.environ.get("AGENTX_ONLY") else MODULES
+sources = sorted(str(path) for path in Path("csrc").rglob("*.c"))
+headers = sorted(str(path) for path in Path("csrc").rglob("*.h"))
+modules = sorted(path.stem for path in Path("agentx_engine/core").glob("*.pyx"))
+if only := os.environ.get("AGENTX_ONLY"):
+    modules = only.split(",")
+
 setup(
+    libraries=[
+        ("agentx", {"sources": sources, "include_dirs": ["csrc"], "cflags": cflags, "obj_deps": {"": headers}})
+    ],
     ext_modules=cythonize(
         [
             Extension(
                 f"agentx_engine.core.{name}",
-                [f"agentx_engine/core/{name}.pyx", *(f"csrc/{c}.c" for c in MODULES[name])],
+                [f"agentx_engine/core/{name}.pyx"],
                 include_dirs=["csrc"],
-                depends=[str(path) for path in Path("csrc").rglob("*.h")],
+                depends=[*headers, *sources],
                 extra_compile_args=cflags,
                 extra_link_args=ldflags,
             )
-            for name in only
+            for name in modules
         ],
         build_dir="build/cython",
         compiler_directives={"language_level": 3, "embedsignature": True},
-    )
+    ),
+    options={"build_ext": {"parallel": os.cpu_count()}},
 )
