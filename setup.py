@@ -39,7 +39,10 @@ if only := os.environ.get("AGENTX_ONLY"):
 
 setup(
     libraries=[
-        ("agentx", {"sources": sources, "include_dirs": ["csrc"], "cflags": cflags, "obj_deps": {"": headers}})
+        (
+            "agentx",
+            {"sources": sources, "include_dirs": ["csrc"], "cflags": cflags, "obj_deps": {"": headers}},
+        )
     ],
     ext_modules=cythonize(
         [
