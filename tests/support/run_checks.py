@@ -12,6 +12,9 @@ bound on how late a request may be is no part of it: that is the verdict's busin
     assert not found.problems, str(found)
 
 `Findings.checked` counts what was looked at: a check that saw nothing has proved nothing.
+
+Only for runs that play sessions from their beginning with the recorded pauses: a warmup or an idle cap moves
+instants on purpose.
 """
 
 from __future__ import annotations
@@ -29,6 +32,13 @@ from agentx_engine.tree.model import Turn
 MS = 1_000_000
 BLOCK = 64
 SHOWN = 12
+MOVES_INSTANTS = (
+    "system_idle_gap_cap_s",
+    "trace_idle_gap_cap_s",
+    "start_ratios",
+    "warmup_requests_per_lane",
+    "warmup_duration_s",
+)
 
 # Kernel stamps are wall times, turned into monotonic ones by an offset that is known better than this.
 STAMP_ERROR_NS = MS
@@ -59,6 +69,8 @@ def check_run(
     run: Run, plans: dict[str, Plan], log: list[ServerLine], *, overhead: Callable[[Roles], int] | None = None
 ) -> Findings:
     """All checks but `check_cache`. `overhead`: the template tokens that the server was told to add."""
+    moved = {name: value for name in MOVES_INSTANTS if (value := run.facts["settings"].get(name))}
+    assert not moved, f"these checks do not know of {moved}"
     found = Findings()
     served = by_request(log)
     check_accounts(run, log, found)
