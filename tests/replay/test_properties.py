@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dice import DICE, Dice
 from support.replays import MS, SECOND, KeepAll, Played, replay
 from support.trees import ListTrees, trees
 
 from agentx_engine.metrics.record import RequestRecord
 from agentx_engine.replay.engine import Replay
-from agentx_engine.replay.simserver import Answer
 from agentx_engine.replay.simulated import SimulatedClock
-from agentx_engine.transport.base import Outcome, Request
+from agentx_engine.transport.base import Outcome
 from agentx_engine.tree.model import ConversationTree
 
 EXAMPLES = 80
-FAILURES = [o for o in Outcome if o not in (Outcome.SUCCESS, Outcome.CANCELLED)]
-
-
-class Dice:
-    """Latencies and outcomes drawn by the number of the request."""
-
-    def __init__(self, seed: int, fault_rate: float) -> None:
-        self.seed = seed
-        self.fault_rate = fault_rate
-
-    def answer(self, request: Request, number: int) -> Answer:
-        draw = random.Random(self.seed * 1_000_003 + number)
-        outcome = draw.choice(FAILURES) if draw.random() < self.fault_rate else Outcome.SUCCESS
-        latency = draw.choice([0, 1, 3 * MS, 40 * MS, 60 * MS, SECOND, 90 * SECOND])
-        return Answer(latency, draw.choice([0, 1, 5 * MS]), request.max_tokens, outcome)
-
 
 CORPORA = st.integers(1, 3).flatmap(lambda n: st.tuples(*(trees(f"trace{k}") for k in range(n))))
-DICE = st.builds(Dice, st.integers(0, 10**6), st.sampled_from([0.0, 0.2, 0.7]))
 
 
 def plays(played: Played) -> dict[str, dict[tuple[int, int], RequestRecord]]:
