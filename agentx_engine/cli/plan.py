@@ -1,21 +1,20 @@
 """agentx-engine plan: what a run would do, without a server.
 
 A mode is a flag of the group `mode` and a function in `_MODES`; without a flag it is the forecast. All modes
-take the same corpus, lanes and seed, so that they speak of the same run. What only some modes read is None if
-it was not given, and refused where it has no meaning.
+take the same corpus, lanes and seed, so that they speak of the same run. What only some modes read is
+absent from the namespace if it was not given, and refused where it has no meaning.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentx_engine.cli import plan_forecast
-from agentx_engine.cli.parser import Parser, UsageError, count, whole
+from agentx_engine.cli.parser import Parser, UsageError, count, or_off, share, whole
 
 if TYPE_CHECKING:
     from agentx_engine.corpus import Corpus
@@ -37,17 +36,6 @@ table of --lanes, per stream that is live at the lane's t*:
   feeds     root turn that waits for this stream
   primer    turn sent as warmup with one token of output, and when in the warmup
 """
-
-
-def ratio(text: str) -> float:
-    """A share from 0 to 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"a share from 0 to 1 is expected, not {text!r}")
-    return number
 
 
 def build_parser() -> Parser:
@@ -76,7 +64,13 @@ def build_parser() -> Parser:
         metavar="PATH",
         help="folder, .json or .jsonl file of traces, also .gz and .zst",
     )
-    g.add_argument("--entries", type=count, metavar="N", help="only the first N traces (default: all)")
+    g.add_argument(
+        "--entries",
+        type=or_off(count, "all"),
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="only the first N traces (default: all)",
+    )
     g.add_argument("--max-context", type=count, metavar="N", help="leave out traces that need more tokens")
     g.add_argument(
         "--concurrency",
@@ -85,28 +79,36 @@ def build_parser() -> Parser:
         metavar="N",
         help="live sessions, subagents not counted (default 64)",
     )
-    g.add_argument("--seed", type=whole, metavar="N", help=f"of the schedule (default {SEED})")
+    g.add_argument(
+        "--seed",
+        type=whole,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help=f"of the schedule (default {SEED})",
+    )
     g.add_argument(
         "--compat", choices=("harness",), help="harness: agentx-harness 1.0.12, known faults included"
     )
     low, high = START_RATIOS
     g.add_argument(
         "--trajectory-start-min-ratio",
-        type=ratio,
+        type=share,
+        default=argparse.SUPPRESS,
         metavar="A",
         help="lanes begin in the middle of their sessions, not before this share of them (--lanes: default "
         f"{low}; forecast: 0 if only B is given, default: at the first turn)",
     )
     g.add_argument(
         "--trajectory-start-max-ratio",
-        type=ratio,
+        type=share,
+        default=argparse.SUPPRESS,
         metavar="B",
         help=f"and not behind this one (--lanes: default {high}; forecast: 1 if only A is given)",
     )
     g.add_argument(
         "--burst-phase-starts",
         action="store_true",
-        default=None,
+        default=argparse.SUPPRESS,
         help="begin phases at once instead of as recorded",
     )
     parser.set_defaults(forecast_flags=plan_forecast.add_arguments(parser))
@@ -127,17 +129,27 @@ def _note(text: str) -> None:
 def _corpus(args: argparse.Namespace) -> Corpus:
     from agentx_engine.corpus import open_corpus
 
-    corpus = open_corpus(args.corpus, compat_harness=args.compat == "harness", on_warning=_note)
-    if args.entries is None and args.max_context is None:
+    given = vars(args)
+    corpus = open_corpus(
+        args.corpus,
+        compat_harness=args.compat == "harness",
+        max_request_tokens=given.get("max_request_tokens"),
+        on_warning=_note,
+    )
+    entries = given.get("entries")
+    if entries is None and args.max_context is None:
         return corpus
-    return corpus.select(max_context=args.max_context, entries=args.entries)
+    return corpus.select(
+        max_context=args.max_context, entries=entries, max_output_tokens=given.get("max_output_tokens")
+    )
 
 
 def _trees(args: argparse.Namespace, corpus: Corpus) -> CorpusTrees:
     from agentx_engine.replay.corpus_trees import CorpusTrees
     from agentx_engine.tree import TreeOptions
 
-    return CorpusTrees(corpus, TreeOptions.harness() if args.compat == "harness" else None)
+    options = TreeOptions.harness() if args.compat == "harness" else None
+    return CorpusTrees(corpus, options, max_output_tokens=vars(args).get("max_output_tokens"))
 
 
 # -- forecast
@@ -145,7 +157,7 @@ def _trees(args: argparse.Namespace, corpus: Corpus) -> CorpusTrees:
 
 def _forecast(args: argparse.Namespace) -> int:
     values = plan_forecast.settings(args, _note)
-    args.entries = values["entries"]
+    args.entries, args.max_output_tokens = values["entries"], values["max_output_tokens"]
     return plan_forecast.run(args, values, _trees(args, _corpus(args)))
 
 
@@ -154,10 +166,11 @@ def _forecast(args: argparse.Namespace) -> int:
 
 def _lanes(args: argparse.Namespace) -> int:
     for name, flag in args.forecast_flags.items():
-        if getattr(args, name) is not None:
+        if name in args:
             raise UsageError(f"{flag}: has no meaning with --lanes; leave one out")
-    low, high = args.trajectory_start_min_ratio, args.trajectory_start_max_ratio
-    low, high = START_RATIOS[0] if low is None else low, START_RATIOS[1] if high is None else high
+    given = vars(args)
+    low = given.get("trajectory_start_min_ratio", START_RATIOS[0])
+    high = given.get("trajectory_start_max_ratio", START_RATIOS[1])
     if low > high:
         raise UsageError(
             f"--trajectory-start-min-ratio: {low:g} is above --trajectory-start-max-ratio {high:g}; "
@@ -169,9 +182,7 @@ def _lanes(args: argparse.Namespace) -> int:
     from agentx_engine.replay.start_plan import build_lanes
 
     corpus = _corpus(args)
-    plan = build_lanes(
-        _trees(args, corpus), args.concurrency, SEED if args.seed is None else args.seed, low, high
-    )
+    plan = build_lanes(_trees(args, corpus), args.concurrency, given.get("seed", SEED), low, high)
     if plan.skipped:
         _note(
             f"{len(plan.skipped):,} traces cannot be started and are skipped: {', '.join(plan.skipped[:5])}"
@@ -179,10 +190,10 @@ def _lanes(args: argparse.Namespace) -> int:
     if len(plan.lanes) < plan.concurrency:
         _note(f"only {len(plan.lanes):,} of {plan.concurrency:,} lanes can be filled")
     if args.json:
-        document = msgspec.json.encode(start_document(plan, burst=bool(args.burst_phase_starts)))
+        document = msgspec.json.encode(start_document(plan, burst="burst_phase_starts" in args))
         sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
     else:
-        print("\n".join(render_lanes(plan, len(corpus), burst=bool(args.burst_phase_starts))))
+        print("\n".join(render_lanes(plan, len(corpus), burst="burst_phase_starts" in args)))
     return 0
 
 

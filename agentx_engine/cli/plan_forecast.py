@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agentx_engine.cli.parser import Parser, UsageError, seconds, seconds_or_zero, whole
+from agentx_engine.cli.flags import SCENARIOS
+from agentx_engine.cli.parser import Parser, UsageError, count, or_off, seconds, seconds_or_zero, whole
 
 if TYPE_CHECKING:
     from agentx_engine.replay.forecast import ServerSpec
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
     from agentx_engine.replay.protocols import TreeSource
 
 NS = 1_000_000_000
-OFF = "off"
-SCENARIOS = ("agentx", "inferencex-agentx-mvp")
+PRIMER_LEAD_CAP_S = 10.0  # where the system has no idle cap
 
 EPILOG = """\
 forecast:
-  The replay itself under simulated time, against a model of a server instead of a server. What follows from
-  the recording (sizes, prefixes, pauses, bursts) is exact; what follows from the server is as good as the
-  model, whose parameters are yours. The model is written below the figures.
+  The replay itself under simulated time, against a model of a server instead of a server. Sizes, prefixes and
+  pauses are the recording's; when things happen, and so all rates, peaks and shares of time, also depends on
+  the server and is as good as the model, whose parameters are yours. It is written below the figures.
 
   in flight     sent and not yet fully answered, weighted by time; the curve shows the maxima of 60 windows
   busy, idle    share of the lanes' time with, and without, a request in flight
@@ -42,6 +42,7 @@ _RUN: dict[str, Any] = {
     "cache_bust": "first-turn-prefix",
     "seed": 42,
     "entries": None,
+    "max_output_tokens": None,
     "trajectory_start_min_ratio": None,
     "trajectory_start_max_ratio": None,
     "burst_phase_starts": False,
@@ -85,16 +86,12 @@ def capacity(text: str) -> int | str:
     return text if text == "infinite" else whole(text)
 
 
-def or_off(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: text if text == OFF else kind(text)
-
-
 def add_arguments(parser: Parser) -> dict[str, str]:
-    """Adds the flags of the forecast, whose defaults are None: by name in the namespace."""
+    """Adds the flags of the forecast, which have no defaults here: flag by name in the namespace."""
     added: dict[str, str] = {}
 
     def add(group: Any, *flags: str, **settings: Any) -> None:
-        added[group.add_argument(*flags, default=None, **settings).dest] = flags[0]
+        added[group.add_argument(*flags, default=argparse.SUPPRESS, **settings).dest] = flags[0]
 
     g = parser.add_argument_group("forecast (not with --lanes)")
     add(g, "--scenario", choices=SCENARIOS, help="fills in what is not given, as for `replay`")
@@ -113,6 +110,20 @@ def add_arguments(parser: Parser) -> dict[str, str]:
         type=seconds_or_zero,
         metavar="S",
         help="time for requests in flight at the end (default 30)",
+    )
+    add(
+        g,
+        "--max-request-tokens",
+        type=count,
+        metavar="N",
+        help="leave out requests of more input and output tokens",
+    )
+    add(
+        g,
+        "--max-output-tokens",
+        type=or_off(count),
+        metavar="N",
+        help="cap of answers; recorded subagents have none (default off)",
     )
     add(
         g,
@@ -194,24 +205,23 @@ def add_arguments(parser: Parser) -> dict[str, str]:
 
 def settings(args: argparse.Namespace, note: Callable[[str], None]) -> dict[str, Any]:
     """The run: what was given, then the scenario's values, then the defaults of `replay`."""
-    given = {
-        name: None if value == OFF else value for name in _RUN if (value := getattr(args, name)) is not None
-    }
+    given = {name: value for name, value in vars(args).items() if name in _RUN}
     if given.get("warmup_duration_s") and given.get("warmup_requests_per_lane"):
         raise UsageError("--warmup-duration: not together with --warmup-requests-per-lane; leave one out")
     values = _RUN | given
-    if args.scenario is not None:
+    scenario: str | None = vars(args).get("scenario")
+    if scenario is not None:
         from agentx_engine.scenario import apply, scenario_named
         from agentx_engine.scenario.vocabulary import LOCAL, RANDOM
 
-        applied = apply(scenario_named(args.scenario), given | {"loader": LOCAL})
+        applied = apply(scenario_named(scenario), given | {"loader": LOCAL})
         values |= {name: value for name, value in applied.effective.items() if name in _RUN}
         for violation in applied.violations:
             if violation.setting != "loader":  # which traces a run may have is not asked here
-                note(f"such a run breaks a rule of {args.scenario}: {violation}")
+                note(f"such a run breaks a rule of {scenario}: {violation}")
         if values["seed"] == RANDOM:
             values["seed"] = _RUN["seed"]
-            note(f"{args.scenario} draws its seed; this is the forecast for seed {values['seed']}")
+            note(f"{scenario} draws its seed; this is the forecast for seed {values['seed']}")
     return values
 
 
@@ -243,7 +253,7 @@ def _options(args: argparse.Namespace, values: dict[str, Any]) -> ReplayOptions:
                 f"{ratios[1]:g}"
             )
     # Under a scenario, sessions go on as the official harness lets them.
-    own_way = args.scenario is None and args.compat != "harness"
+    own_way = "scenario" not in args and args.compat != "harness"
     return ReplayOptions(
         concurrency=args.concurrency,
         duration_ns=_ns(values["duration_s"]),
@@ -253,6 +263,7 @@ def _options(args: argparse.Namespace, values: dict[str, Any]) -> ReplayOptions:
         start_ratios=ratios,
         seed=values["seed"],
         burst_starts=values["burst_phase_starts"],
+        primer_lead_cap_ns=_ns(values["system_idle_gap_cap_s"] or PRIMER_LEAD_CAP_S),
         warmup_requests_per_lane=values["warmup_requests_per_lane"] or 0,
         warmup_duration_ns=_ns(values["warmup_duration_s"]),
         warmup_grace_ns=_ns(values["warmup_grace_s"]),
@@ -270,8 +281,7 @@ def _ns(value_s: float | None) -> int | None:
 def _server(args: argparse.Namespace) -> ServerSpec:
     from agentx_engine.replay.forecast import ServerSpec
 
-    given = {name: value for name in _SERVER if (value := getattr(args, name)) is not None}
-    values = _SERVER | given
+    values = _SERVER | {name: value for name, value in vars(args).items() if name in _SERVER}
     if values["cache_tokens"] == "infinite":
         values["cache_tokens"] = None
     return ServerSpec(**values)

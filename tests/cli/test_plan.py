@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from support.trace_files import request, subagent, trace, write_lines
 
+from agentx_engine.cli import flags
 from agentx_engine.cli.forecast_table import sparkline
 from agentx_engine.cli.plan import build_parser, main
 from agentx_engine.cli.plan_forecast import settings
+from agentx_engine.cli.settings import resolve
 from agentx_engine.errors import UserError
 from agentx_engine.replay.forecast import Forecast, ServerSpec
 from agentx_engine.replay.start import lane_seed
@@ -327,6 +329,31 @@ def test_scenarios_have_their_say(corpus: Path, capsys: pytest.CaptureFixture[st
     assert "such a run breaks a rule of inferencex-agentx-mvp: --duration 60: must be at least 900 s" in said
     assert "draws its seed; this is the forecast for seed 42" in said
     assert "pinned corpora" not in said
+
+
+@pytest.mark.parametrize("scenario", [[], ["--scenario", "agentx"], ["--scenario", "inferencex-agentx-mvp"]])
+def test_a_run_is_what_replay_makes_of_the_same_flags(corpus: Path, scenario: list[str]) -> None:
+    given = ["--corpus", str(corpus), *scenario]
+    values = settings(build_parser().parse_args(given), lambda text: None)
+    override = ["--unsafe-override"] if scenario else []
+    args = flags.build_parser("replay", "").parse_args([*given, *override, "--url", "http://127.0.0.1:1"])
+    replayed = msgspec.structs.asdict(resolve(args, {}, lambda bits: 42))
+    low, high = values.pop("trajectory_start_min_ratio"), values.pop("trajectory_start_max_ratio")
+    assert replayed["start_ratios"] == (None if low is None else (low, high))
+    assert replayed["warmup_requests_per_lane"] == (values.pop("warmup_requests_per_lane") or 0)
+    assert values == {name: replayed[name] for name in values}
+
+
+def test_limits_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = request(9.0, out=100, **{"in": 640, "hash_ids": [*range(1, 11)]})
+    corpus = write_lines(tmp_path / "c.jsonl", [trace("a", [request(0.0), large])])
+    argv = ("--concurrency", "1", "--duration", "12", *SERVER)
+    whole, _ = forecast(corpus, capsys, *argv)
+    assert whole.tokens.output == 10 + 100
+    capped, _ = forecast(corpus, capsys, *argv, "--max-output-tokens", "20")
+    assert capped.tokens.output == 10 + 20 + 10
+    small, _ = forecast(corpus, capsys, *argv, "--max-request-tokens", "600")
+    assert small.tokens.input == small.requests.sent * 192
 
 
 def test_seeds_move_the_starts(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

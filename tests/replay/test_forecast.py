@@ -268,6 +268,42 @@ def test_what_is_held(tmp_path: Path) -> None:
     assert two.memory.prompt_tokens == 8 * 64 + 2 * 20  # text is shared between sessions of a trace
 
 
+def test_warmup_is_told_apart(tmp_path: Path) -> None:
+    """Half way through ten turns: a primer of turn 4, two more requests, then the rest at its pace."""
+    turns = [
+        request(10.0 * k, hash_ids=[*range(k + 3)], **{"in": 64 * (k + 3)}) for k in range(10)
+    ]  # 2 s each, 8 s between them
+    path = write_lines(tmp_path / "c.jsonl", [trace("a", turns)])
+    f = run(
+        CorpusTrees(open_corpus(path)),
+        600.0,
+        tree_count=1,
+        start_ratios=(0.5, 0.5),
+        warmup_requests_per_lane=2,
+    )
+    assert f.warmup is not None
+    assert (f.warmup.primers, f.warmup.extra_requests, f.warmup.extra_missing) == (1, 2, 0)
+    assert f.warmup.input_tokens == 64 * (7 + 8 + 9)
+    assert f.warmup.uncached_tokens == 64 * 9  # each block once
+    assert f.warmup.seconds == pytest.approx(0.3, rel=1e-5)
+    assert f.requests.sent == f.requests.finished == 3
+    assert f.tokens.input == 64 * (10 + 11 + 12)
+    assert f.tokens.uncached == 64 * 3
+    assert f.tokens.output == 30
+    assert sum(f.curve.requests) == 3
+    assert f.kv_cache.live_tokens == 64 * 12
+    assert (f.trees.started, f.trees.recycled) == (1, 0)
+
+
+def test_idle_caps_are_told() -> None:
+    tree = TreeMaker().root(*chain(3, delay_ns=3600 * SECOND)).tree()
+    f = run(ListTrees(tree), 60.0, tree_idle_cap_ns=10 * SECOND)
+    assert f.idle_caps.tree_shifts == 5
+    assert f.idle_caps.tree_skipped_s == pytest.approx(5 * 3590, rel=1e-3)
+    assert f.pauses.longest_wait_s == pytest.approx(10)
+    assert f.idle_caps.system_shifts == 0
+
+
 # -- determinism and the document
 
 
@@ -509,6 +545,35 @@ def test_small_cache_costs_prefill(corpus: CorpusTrees) -> None:
     assert shares[0] == 0
     assert shares == sorted(shares)
     assert shares[3] == shares[4] > 0.8  # what exceeds the live set is enough
+
+
+@pytest.mark.parametrize("capacity", [None, 300_000])
+def test_numbers_of_ended_sessions_are_used_again(
+    corpus: CorpusTrees, capacity: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory follows what is alive or cached, and nothing of an ended session shows up in another."""
+    sizes: list[int] = []
+
+    class Measured(Space):
+        def take(self, count: int) -> int:
+            start = super().take(count)
+            sizes.append(self.size)
+            return start
+
+    def play(space: type[Space]) -> Forecast:
+        monkeypatch.setattr("agentx_engine.replay.forecast.run.Space", space)
+        spec = ServerSpec(cache_tokens=capacity)
+        return run(corpus, 600.0, spec, concurrency=3, tree_idle_cap_ns=10 * SECOND)
+
+    class Wasteful(Measured):
+        def give_back(self, start: int, count: int) -> None:
+            pass
+
+    thrifty, most = play(Measured), max(sizes)
+    sizes.clear()
+    assert play(Wasteful) == thrifty
+    assert thrifty.trees.finished > 10
+    assert most < max(sizes) / 2
 
 
 # -- arithmetic

@@ -37,7 +37,7 @@ class _Returned:
         self.body = body
         self.stamp = stamp
         self.anonymous = anonymous  # tokens of its answer and tail
-        self.left: NDArray[np.int32] | None = None
+        self.left: NDArray[np.intp] | None = None
 
 
 class KvCache:

@@ -23,15 +23,16 @@ class RefSet:
     def grow(self, size: int) -> None:
         self.counts = grown(self.counts, size)
 
-    def add(self, path: NDArray[np.int32], block_size: int) -> None:
+    def add(self, path: NDArray[np.intp], block_size: int) -> None:
         """Holds each block of a path once more. A block stands in a path only once."""
         self._change(path, 1, 1, block_size)
 
-    def remove(self, path: NDArray[np.int32], block_size: int) -> None:
+    def remove(self, path: NDArray[np.intp], block_size: int) -> None:
         self._change(path, -1, 0, block_size)
 
-    def _change(self, path: NDArray[np.int32], by: int, edge: int, block_size: int) -> None:
-        counts = self.counts[path] + np.int32(by)
+    def _change(self, path: NDArray[np.intp], by: int, edge: int, block_size: int) -> None:
+        counts = np.take(self.counts, path)
+        counts += by
         self.counts[path] = counts
         changed = by * int(np.count_nonzero(counts == edge))
         self.blocks += changed

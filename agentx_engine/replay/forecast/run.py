@@ -20,8 +20,7 @@ from agentx_engine.replay.simulated import SimulatedClock, inline, run_simulated
 def forecast(trees: TreeSource, options: ReplayOptions, server: ServerSpec) -> document.Forecast:
     """Replays `trees` as `options` say, which must have a duration, on the model `server`.
 
-    The result is the same in every process. Takes about 0.3 ms of CPU per request and the time to load
-    each trace that is played.
+    The result is the same in every process. It takes about a millisecond of CPU per request.
 
     Raises:
         CorpusError: a trace cannot be replayed, or none can.
