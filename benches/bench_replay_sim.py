@@ -1,11 +1,13 @@
 """The scheduler under simulated time: CPU per request, and how long a simulated hour takes.
 
-Run: python benches/bench_replay_sim.py [CORPUS] [--lanes 16 64] [--hours 1] [--words]
+Run: python benches/bench_replay_sim.py [CORPUS] [--lanes 16 64] [--hours 1] [--words] [--agentx]
 
 CORPUS is a file or folder of traces; without it a synthetic corpus is made. The reference of the same run is
 a bare loop over the same simulated transport: one coroutine per lane sends as many requests in a row,
 with no plan at all. What the scheduler adds per request is the difference. Loading traces is measured
-apart. `--words` builds real request bodies instead of placeholders. Times are CPU time of this process.
+apart. `--words` builds real request bodies instead of placeholders. `--agentx` begins each lane in the
+middle of its recording, warms it with ten requests and caps idle times, as scenario `agentx` does. Times are
+CPU time of this process.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import gc
 import tempfile
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from agentx_engine.core.rope import Rope
 from agentx_engine.corpus import open_corpus
@@ -55,8 +57,16 @@ class Nobody:
     def withdrawn(self, identity: RequestIdentity) -> None: ...
 
 
+AGENTX = {
+    "start_ratios": (0.25, 0.75),
+    "warmup_requests_per_lane": 10,
+    "system_idle_cap_ns": 10 * SECOND,
+    "tree_idle_cap_ns": 300 * SECOND,
+}
+
+
 def scheduler(
-    trees: Loader, prompts: PromptSource, lanes: int, hours: float
+    trees: Loader, prompts: PromptSource, lanes: int, hours: float, habits: dict[str, Any]
 ) -> tuple[float, int, ReplayReport]:
     """CPU seconds without loading, events of the clock, report."""
 
@@ -67,7 +77,9 @@ def scheduler(
             trees=trees,
             prompts=prompts,
             recorder=Nobody(),
-            options=ReplayOptions(concurrency=lanes, duration_ns=int(hours * 3600) * SECOND, run_id="bench"),
+            options=ReplayOptions(
+                concurrency=lanes, duration_ns=int(hours * 3600) * SECOND, run_id="bench", **habits
+            ),
             ids=random_ids,
             offload=inline,
         ).run()
@@ -106,6 +118,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--words", action="store_true")
+    parser.add_argument("--agentx", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = args.corpus
@@ -117,14 +130,17 @@ def main() -> None:
         prompts = cast(PromptSource, words) if args.words else PlannedPrompts()
         for lanes in args.lanes:
             loaded = trees.cpu_s
-            cpu, events, report = scheduler(trees, prompts, lanes, args.hours)
+            cpu, events, report = scheduler(trees, prompts, lanes, args.hours, AGENTX if args.agentx else {})
             loading = trees.cpu_s - loaded
-            counts = report.counts
-            reference = bare(counts.started, lanes)
-            each, floor = (1e6 * s / max(1, counts.started) for s in (cpu, reference))
+            counts, warmup = report.counts, report.warmup
+            requests = counts.started + (warmup.counts.started if warmup is not None else 0)
+            reference = bare(requests, lanes)
+            each, floor = (1e6 * s / max(1, requests) for s in (cpu, reference))
             print(
-                f"{args.hours:g} h, {lanes} lanes, {len(trees)} traces: {counts.started} requests, "
+                f"{args.hours:g} h, {lanes} lanes, {len(trees)} traces: {requests} requests, "
                 f"{counts.trees_started} trees, {events} events\n"
+                f"  idle caps: {counts.system_shifts} shifts of all by {counts.system_shift_ns / 1e9:.0f} s, "
+                f"{counts.tree_shifts} of one tree by {counts.tree_shift_ns / 1e9:.0f} s in all\n"
                 f"  CPU {cpu:.2f} s, and {loading:.2f} s to load trees\n"
                 f"  per request {each:.1f} us, bare transport {floor:.1f} us (ratio {each / floor:.2f}), "
                 f"scheduler {each - floor:.1f} us"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.replay_checks import always, never_idle_longer
 from support.replays import MS, SECOND, Played, replay
 
 from agentx_engine.corpus import open_corpus
+from agentx_engine.metrics.record import RequestRecord
 from agentx_engine.replay.corpus_trees import CorpusTrees
-from agentx_engine.replay.simserver import Answer
-from agentx_engine.transport.base import Request
+from agentx_engine.replay.simserver import Answer, LinearModel
+from agentx_engine.transport.base import Outcome, Request
 from agentx_engine.tree import TreeOptions
 from agentx_engine.tree.model import ConversationTree
 
@@ -154,3 +160,65 @@ def test_worked_example_of_a_split_by_rounded_clocks(shared: Path) -> None:
         else:
             assert (len(root), len(hidden)) == (21, 0)
             assert root[11] == root[10] + MS
+
+
+AGENTX: dict[str, Any] = {
+    "concurrency": 64,
+    "start_ratios": (0.25, 0.75),
+    "warmup_requests_per_lane": 10,
+    "system_idle_cap_ns": 10 * SECOND,
+    "tree_idle_cap_ns": 300 * SECOND,
+    "duration_ns": 3600 * SECOND,
+    "release_dead": True,
+}
+
+
+def mixed(request: Request, number: int) -> Outcome | None:
+    """Failures of all kinds, none of them in the warmup."""
+    kinds = (Outcome.HTTP_STATUS, Outcome.TRUNCATED, Outcome.CONTEXT_OVERFLOW, Outcome.RESET)
+    return kinds[number // 37 % 4] if number % 37 == 36 and request.max_tokens > 1 else None
+
+
+def hour(source: Kept) -> Played:
+    return replay(source, model=LinearModel(fault=mixed), **AGENTX)
+
+
+def digest(played: Played) -> str:
+    return f"{len(played.seen.events)} {hashlib.sha256(repr(played.seen.events).encode()).hexdigest()}"
+
+
+def test_an_hour_of_64_lanes(shared: Path) -> None:
+    """With warmup and caps: every rule holds, and another process gives the same events."""
+    source = Kept(shared / "traces", harness=False)
+    played = hour(source)
+    always(played, [source.load(index) for index in range(len(source))], AGENTX)
+    report, warmup = played.report, played.report.warmup
+    assert warmup is not None and warmup.counts.started == warmup.primers + 640
+    assert report.end_reason == "duration" and report.counts.barriers_broken == 0
+    assert report.counts.tree_shifts > 0 and report.counts.started > 3000
+    own = [r for r in played.seen.records if r.identity.phase == "profiling"]
+    never_idle_longer(own, report.started_ns, 10 * SECOND, 0)
+    by_tree: dict[str, list[RequestRecord]] = {}
+    for record in own:
+        by_tree.setdefault(record.identity.root_correlation_id, []).append(record)
+    for _, what, tree, at_ns, _ in played.seen.trees:
+        if what == "start":
+            mine = by_tree.get(tree.root_correlation_id, [])
+            never_idle_longer(mine, max(at_ns, report.started_ns), 300 * SECOND, 0)
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "import importlib.util\n"
+        "from pathlib import Path\n"
+        f"spec = importlib.util.spec_from_file_location('t', {str(Path(__file__))!r})\n"
+        "t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)\n"
+        f"print(t.digest(t.hour(t.Kept(Path({str(shared / 'traces')!r}), harness=False))))\n"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).resolve().parents[2],
+        env=os.environ | {"PYTHONHASHSEED": "271828"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout.strip() == digest(played)
