@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.replays import MS, SECOND, KeepAll
-from support.trees import ListTrees, TreeMaker, chain
+from support.trees import ListTrees, TreeMaker, chain, make_turn
 
 from agentx_engine.replay.engine import Replay
 from agentx_engine.replay.options import ReplayOptions, ReplayReport
@@ -117,3 +117,33 @@ def test_cancelling_the_run_leaves_no_task(run: Any) -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main())
+
+
+def test_warmup_and_idle_caps(run: Any) -> None:
+    turns = [make_turn(k, start_ns=k * SECOND, delay_ns=20 * SECOND, out=2) for k in range(8)]
+    trees = ListTrees(TreeMaker("a").root(*turns).tree(), *corpus())
+    report, seen = run(
+        play(
+            trees,
+            concurrency=3,
+            tree_count=4,
+            start_ratios=(0.5, 0.5),
+            primer_lead_cap_ns=20 * MS,
+            warmup_requests_per_lane=2,
+            system_idle_cap_ns=80 * MS,
+            arm_lead_ns=10 * MS,
+        )
+    )
+    assert report.end_reason == "tree_count" and report.warmup is not None
+    assert report.warmup.extra_requests == [2, 2, 2] and report.warmup.extra_missing == 0
+    assert report.warmup.ended_ns is not None and report.warmup.ended_ns < report.started_ns
+    assert report.counts.system_shifts >= 1
+    first = seen.of("a", phase="profiling")[0].result
+    before = max(r.result.plan_end_ns for r in seen.records if r.result.plan_end_ns < first.stamps.due)
+    assert first.stamps.first_sent is not None and first.stamps.first_sent >= first.stamps.due >= before
+    followers = seen.of("a", phase="profiling")[1:]
+    assert followers and all(r.result.stamps.due - first.plan_end_ns < 20 * SECOND for r in followers)
+    streams = [
+        (r.identity.root_correlation_id, r.identity.conversation_id, r.identity.turn) for r in seen.records
+    ]
+    assert len(set(streams)) == len(streams)
