@@ -22,7 +22,7 @@ from agentx_engine.metrics import host
 from agentx_engine.metrics.record import RequestRecord
 from agentx_engine.metrics.request import compute
 from agentx_engine.metrics.verdict import Bounds, Inputs, Verdict, judge
-from agentx_engine.replay.options import Counters, ReplayReport
+from agentx_engine.replay.options import SECOND, Counters, ReplayOptions, ReplayReport
 from agentx_engine.scenario import Applied
 from agentx_engine.sim.process import ChildServer
 from agentx_engine.transport.native import NativeOptions
@@ -268,6 +268,44 @@ def test_what_counts_as_cancelled(
     assert ("run_cancelled" in validity.submission_invalid_reasons) == cancelled
 
 
+def looked_at(report: PreflightReport) -> Server:
+    """A server as it is known before a run."""
+    return Server(
+        endpoints=[],
+        hosts=[],
+        models=["m"],
+        addresses=[],
+        options=NativeOptions(),
+        report=report,
+        limit_field="max_tokens",
+        include_usage=True,
+    )
+
+
+def options(corpus: Path, *argv: str) -> ReplayOptions:
+    given = settings("--url", "http://a", "--corpus", str(corpus), *argv)
+    server = looked_at(PreflightReport(model="m", context_window=None, endpoints=[]))
+    server.endpoints = [{}]
+    return Session(given, io.StringIO(), io.StringIO())._options(server)
+
+
+def test_the_right_way_and_the_harness_way(corpus: Path) -> None:
+    """A scenario loses pauses and holds for the dead as the harness does; so does --compat, everywhere."""
+    plain = options(corpus)
+    assert (plain.child_pause, plain.release_dead, plain.warms) == (True, True, False)
+    assert (plain.system_idle_cap_ns, plain.tree_idle_cap_ns) == (None, None)
+    for argv in (("--scenario", "agentx", "--unsafe-override"), ("--compat", "harness")):
+        as_harness = options(corpus, *argv)
+        assert (as_harness.child_pause, as_harness.release_dead) == (False, False)
+    ruled = options(corpus, "--scenario", "agentx", "--unsafe-override")
+    assert (ruled.start_ratios, ruled.seed, ruled.warmup_requests_per_lane) == ((0.25, 0.75), 42, 10)
+    assert (ruled.system_idle_cap_ns, ruled.tree_idle_cap_ns) == (10 * SECOND, 300 * SECOND)
+    assert (ruled.primer_lead_cap_ns, ruled.warmup_grace_ns) == (10 * SECOND, 1800 * SECOND)
+    assert (ruled.duration_ns, ruled.grace_ns, ruled.fail_fast) == (3600 * SECOND, 30 * SECOND, False)
+    own = options(corpus, "--warmup-duration", "5", "--burst-phase-starts", "--fail-fast")
+    assert (own.warmup_duration_ns, own.burst_starts, own.fail_fast) == (5 * SECOND, True, True)
+
+
 # -- what is sent
 
 
@@ -346,10 +384,7 @@ def test_isl_wire_needs_a_template_that_is_a_sum() -> None:
         report = PreflightReport(
             model="m", context_window=None, endpoints=[], template=template, warnings=list(warnings)
         )
-        server = Server(
-            endpoints=[], hosts=[], models=["m"], addresses=[], options=NativeOptions(), report=report,
-            limit_field="max_tokens", include_usage=True,
-        )  # fmt: skip
+        server = looked_at(report)
         with pytest.raises(PreflightError, match=r"^--isl wire: .*Use --isl text$") as caught:
             server.overhead()
         return str(caught.value)
