@@ -304,7 +304,9 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
         "import sys; from agentx_engine.cli.main import main; code = main(sys.argv[1:]); "
         f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], code)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *argv], capture_output=True, text=True, check=True
+    )
     heavy = done.stdout.rpartition("HEAVY")[2].strip()
     allowed = "['msgspec'] 0" if argv[0] == "replay" else "[] 0"
     assert heavy == allowed
@@ -313,7 +315,7 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
 
 def test_module_and_version_in_a_process_of_their_own() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "agentx_engine", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-m", "agentx_engine", "--version"], capture_output=True, text=True, check=True
     )
     lines = done.stdout.splitlines()
     assert lines[0].startswith("agentx-engine ")

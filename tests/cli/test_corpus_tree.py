@@ -153,5 +153,5 @@ def test_help_imports_nothing_heavy() -> None:
         "corpus_tree.add_parser(Parser().add_subparsers()); "
         "print([m for m in ('numpy', 'msgspec', 'asyncio') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

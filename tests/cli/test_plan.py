@@ -374,5 +374,5 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; from agentx_engine.cli.plan import build_parser; text = build_parser().format_help(); "
         "print('--duration' in text, [m for m in ('numpy', 'msgspec', 'asyncio') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True []"

@@ -257,7 +257,17 @@ def test_a_broken_trace_is_named(server: str, tmp_path: Path, capfd: pytest.Capt
 
 
 def replay_process(corpus: Path, out: Path, *argv: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "agentx_engine", "replay", "--corpus", str(corpus), "--concurrency", "2"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "agentx_engine",
+        "replay",
+        "--corpus",
+        str(corpus),
+        "--concurrency",
+        "2",
+    ]
     return subprocess.Popen(
         [*command, "--duration", "60", "--out", str(out), *argv],
         stdout=subprocess.PIPE,

@@ -157,6 +157,8 @@ def test_other_processes_make_the_same_bytes(hash_seed):
         "print(hashlib.sha256(p.blocks(3, 4, np.arange(50, dtype=np.int32), 64)).hexdigest())"
     )
     env = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     text = WordPool(WORDS, FIRST).blocks(3, 4, np.arange(50, dtype=np.int32), 64)
     assert out.stdout.strip() == hashlib.sha256(text).hexdigest()

@@ -212,7 +212,7 @@ def test_another_process_makes_the_same_bytes(hash_seed):
         "print(m.digest())"
     )
     out = subprocess.run(
-        [sys.executable, "-c", code, tests, __file__],
+        [sys.executable, "-P", "-c", code, tests, __file__],
         env=os.environ | {"PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,

@@ -323,7 +323,7 @@ def test_the_same_in_every_process(corpus: CorpusTrees, tmp_path: Path) -> None:
     )
     documents = {
         subprocess.run(
-            [sys.executable, "-c", code, str(path)],
+            [sys.executable, "-P", "-c", code, str(path)],
             cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,

@@ -90,7 +90,7 @@ def test_the_same_in_every_process(shared: Path) -> None:
     )
     outputs = {
         subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-P", "-c", code],
             cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,

@@ -214,7 +214,7 @@ def test_an_hour_of_64_lanes(shared: Path) -> None:
         f"print(t.digest(t.hour(t.Kept(Path({str(shared / 'traces')!r}), harness=False))))\n"
     )
     other = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"PYTHONHASHSEED": "271828"},
         capture_output=True,
