@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -24,8 +25,25 @@ def default_name() -> Path:
 
 
 def pretty(value: Any) -> bytes:
-    """JSON for people, in UTF-8, with a line feed at its end."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    """JSON for people, in UTF-8, with a line feed at its end.
+
+    Names of files may hold bytes that are no UTF-8 (surrogates in a str): they are written as escapes.
+    """
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+    return msgspec.json.format(encoded, indent=2) + b"\n"
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(member) for member in value]
+    return value
 
 
 class RunFolder:
@@ -51,18 +69,27 @@ class RunFolder:
                 f"--out: {error.filename or path} cannot be written: {error.strerror or error}."
             ) from None
 
-    def remove_if_empty(self) -> None:
-        """Takes back what was made for a run that never began."""
-        for folder in reversed(self._made):
-            try:
+    def discard(self) -> None:
+        """Takes back what was made for a run that never began: run.json, empty files, and our own folders.
+
+        The folder was empty, so all of it is the run's; what has content stays all the same.
+        """
+        with contextlib.suppress(OSError):
+            (self.path / "run.json").unlink(missing_ok=True)
+            for path in (self.path / ARTIFACTS).iterdir():
+                if not path.stat().st_size:
+                    path.unlink()
+            for folder in reversed(self._made):
                 folder.rmdir()
-            except OSError:
-                return
 
     def write_json(self, name: str, value: Any) -> Path:
         """Writes RUN/name whole or not at all. OSError if the disk refuses."""
         target = self.path / name
         partial = target.with_name(target.name + ".partial")
-        partial.write_bytes(pretty(value))
-        partial.replace(target)
+        try:
+            partial.write_bytes(pretty(value))
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         return target

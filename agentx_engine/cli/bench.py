@@ -116,12 +116,13 @@ def _check(parser: Parser, args: argparse.Namespace) -> None:
 
 async def _run(settings: BenchSettings, args: argparse.Namespace) -> int:
     import asyncio
-    import signal
 
     from agentx_engine.bench.measure import Interrupted
+    from agentx_engine.cli.signals import stop_signals
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    handled = stop_signals()
+    for number in handled:
         loop.add_signal_handler(number, stop.set)
     try:
         return await (_limits if args.find_limit else _once)(settings, args, stop)
@@ -129,7 +130,7 @@ async def _run(settings: BenchSettings, args: argparse.Namespace) -> int:
         print(f"{PROG}: interrupted before anything was measured", file=sys.stderr)
         return 130
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in handled:
             loop.remove_signal_handler(number)
 
 
@@ -138,9 +139,9 @@ def _say(text: str) -> None:
 
 
 def _print_json(value: Any) -> None:
-    import msgspec
+    from agentx_engine.artifacts.folder import pretty
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.write(pretty(value).decode())
 
 
 def _one_core_note() -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from agentx_engine.cli import corpus_tree
-from agentx_engine.cli.parser import Parser, count, whole
+from agentx_engine.cli.parser import Parser, count, path, seed
 
 PROG = "agentx-engine corpus"
 
@@ -19,7 +19,9 @@ def build_parser() -> Parser:
         help="sizes, pauses, prefix reuse and oddities of a corpus",
         description="Reads every trace once and prints sizes, pauses, prefix reuse and oddities.",
     )
-    inspect.add_argument("path", metavar="PATH", help="folder, .json or .jsonl file, also .gz and .zst")
+    inspect.add_argument(
+        "path", type=path, metavar="PATH", help="folder, .json or .jsonl file, also .gz and .zst"
+    )
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.add_argument("--compat", choices=("harness",), help="read times as agentx-harness 1.0.12 does")
     corpus_tree.add_parser(commands)
@@ -29,9 +31,9 @@ def build_parser() -> Parser:
         description="Writes a synthetic corpus. The same arguments give the same bytes.",
     )
     synth.add_argument("--sessions", type=count, metavar="N", help="default: what the preset says")
-    synth.add_argument("--seed", type=whole, default=0, metavar="N", help="default 0")
+    synth.add_argument("--seed", type=seed, default=0, metavar="N", help="default 0")
     synth.add_argument("--like", default="small", metavar="PRESET", help="default small")
-    synth.add_argument("--out", required=True, metavar="FILE.jsonl", help="file to write")
+    synth.add_argument("--out", required=True, type=path, metavar="FILE.jsonl", help="file to write")
     return parser
 
 
@@ -42,8 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    import msgspec
-
+    from agentx_engine.artifacts.folder import pretty
     from agentx_engine.corpus import open_corpus
     from agentx_engine.corpus.inspect import inspect_corpus, render
 
@@ -54,7 +55,7 @@ def _inspect(args: argparse.Namespace) -> int:
     )
     stats = inspect_corpus(corpus)
     if args.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(stats), indent=2).decode() + "\n")
+        sys.stdout.write(pretty(stats).decode())
     else:
         print(render(stats))
     return 0

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from agentx_engine.cli.parser import path
+
 if TYPE_CHECKING:
     from agentx_engine.cli.parser import Parser
     from agentx_engine.tree.model import Branch, Conversation, ConversationTree, Turn
@@ -34,7 +36,9 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "whom,\nhow long the pauses are, how large the prompts.",
         epilog=EPILOG,
     )
-    tree.add_argument("path", metavar="FILE|DIR", help="folder, .json or .jsonl file, also .gz and .zst")
+    tree.add_argument(
+        "path", type=path, metavar="FILE|DIR", help="folder, .json or .jsonl file, also .gz and .zst"
+    )
     tree.add_argument("--trace", action="append", metavar="ID", help="only this trace; again for more")
     tree.add_argument("--turns", action="store_true", help="also print every turn")
     tree.add_argument("--json", action="store_true", help="print JSON, every turn included")

@@ -17,16 +17,22 @@ from agentx_engine.cli.parser import (
     count,
     header,
     json_object,
+    lanes,
+    number_from,
     or_off,
+    path,
     path_of_url,
+    per_lane,
     seconds,
     seconds_or_zero,
     secret,
+    seed,
     share,
-    whole,
+    tokens,
 )
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+MAX_MS: Final = 2**31 - 1  # an int of the kernel
 SCENARIOS: Final = ("agentx", "inferencex-agentx-mvp")
 
 # Without --url: small enough to be done within a minute.
@@ -146,13 +152,14 @@ def _load(parser: Parser) -> None:
     g = parser.add_argument_group("load")
     g.add_argument(
         "--corpus",
+        type=path,
         default=None,
         metavar="PATH",
         help="folder, .json or .jsonl file of traces, also .gz and .zst",
     )
     g.add_argument(
         "--concurrency",
-        type=count,
+        type=lanes,
         metavar="N",
         help=f"live sessions, subagents not counted (default 64; {DEMO_CONCURRENCY} without --url)",
     )
@@ -180,7 +187,7 @@ def _load(parser: Parser) -> None:
     )
     g.add_argument(
         "--max-request-tokens",
-        type=count,
+        type=tokens,
         default=None,
         metavar="N",
         help="leave out requests of more input and output tokens; 256000: as the published _256k corpora",
@@ -188,9 +195,9 @@ def _load(parser: Parser) -> None:
     g.add_argument(
         "--entries", type=or_off(count, "all"), metavar="N", help="only the first N traces (default: all)"
     )
-    g.add_argument("--seed", type=whole, metavar="N", help="of the schedule (default 42)")
+    g.add_argument("--seed", type=seed, metavar="N", help="of the schedule (default 42)")
     g.add_argument(
-        "--content-seed", type=whole, default=42, metavar="N", help="of the prompts' words (default 42)"
+        "--content-seed", type=seed, default=42, metavar="N", help="of the prompts' words (default 42)"
     )
     g.add_argument(
         "--run-id",
@@ -236,7 +243,7 @@ def _warmup(parser: Parser) -> None:
     )
     g.add_argument(
         "--warmup-requests-per-lane",
-        type=or_off(whole),
+        type=or_off(per_lane),
         metavar="N",
         help="requests of one token before the measured phase, without pauses (default 0)",
     )
@@ -265,7 +272,7 @@ def _requests(parser: Parser) -> None:
     g = parser.add_argument_group("requests")
     g.add_argument(
         "--max-output-tokens",
-        type=count,
+        type=tokens,
         metavar="N",
         help="cap of the root's and hidden agents' outputs; subagents' are never capped",
     )
@@ -282,6 +289,7 @@ def _requests(parser: Parser) -> None:
     g.add_argument("--no-ignore-eos", action="store_true", default=False, help="let the model stop by itself")
     g.add_argument(
         "--tokenizer",
+        type=path,
         metavar="PATH",
         help="folder or tokenizer.json of the server's tokenizer: checks the words of the prompts and "
         "replaces those that it splits",
@@ -336,7 +344,7 @@ def _connections(parser: Parser) -> None:
     g.add_argument(
         "--tcp-user-timeout",
         dest="tcp_user_timeout_ms",
-        type=or_off(count),
+        type=or_off(number_from(1, MAX_MS)),
         metavar="MS",
         help="TCP_USER_TIMEOUT: bytes may stay unacknowledged so long (default: the kernel's)",
     )
@@ -356,6 +364,7 @@ def _output(parser: Parser) -> None:
     g = parser.add_argument_group("output")
     g.add_argument(
         "--out",
+        type=path,
         default=None,
         metavar="RUN",
         help="new or empty folder (default: agentx-runs/<date>-<id>)",

@@ -6,11 +6,10 @@ Nothing but the standard library's argparse is imported until a command runs, so
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
 
+from agentx_engine.cli import streams
 from agentx_engine.errors import UserError
 
 OK, UNUSABLE, USAGE, NOT_READY, CLIENT_ERROR, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -19,7 +18,8 @@ EXIT_CODES = """\
 exit status:
   0    done
   1    the run finished but is not usable: nothing succeeded, too much failed, records could not be written,
-       a scenario's coverage was not reached, or this client was the limit (--require-client-ok)
+       a scenario's coverage was not reached, or this client was the limit (--require-client-ok); or stdout
+       could not be written
   2    usage or input error
   3    the server is not ready, or is not what the run needs
   4    client error: a defect of agentx-engine
@@ -79,43 +79,76 @@ def _run(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line (default: sys.argv) and returns its exit status."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    prog = "agentx-engine" + (f" {argv[0]}" if argv and argv[0] in COMMANDS else "")
+    own = argv is None
     try:
-        code = _run(argv)
-        sys.stdout.flush()
-        return code
+        streams.occupy_closed()
+        if own:
+            streams.watch_stdout()
+        return _guarded(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        if own:
+            _leave()
+
+
+def _leave() -> None:
+    """Nothing is left to interrupt: a signal now would only show where the interpreter was at its exit."""
+    import contextlib
+    import signal
+
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _guarded(argv: list[str]) -> int:
+    """Errors and interruptions as messages and exit statuses."""
+    prog = "agentx-engine" + (f" {argv[0]}" if argv and argv[0] in COMMANDS else "")
+    code, trace = _status(argv, prog)
+    unwritten = streams.failure(sys.stdout)
+    if unwritten is not None:
+        streams.mute(sys.stdout)
+        if isinstance(unwritten, BrokenPipeError):  # whoever reads has seen enough
+            return OK if trace is not None else code
+        streams.complain(f"{prog}: error: stdout cannot be written: {unwritten.strerror or unwritten}")
+        return code if trace is None and code != OK else UNUSABLE
+    if trace is not None:
+        streams.complain(
+            f"{trace}{prog}: this is a defect of agentx-engine, please report it with the lines above"
+        )
+    return code
+
+
+def _status(argv: Sequence[str], prog: str) -> tuple[int, str | None]:
+    """The exit status, and the traceback of what may be our own defect, or stdout's fault."""
+    try:
+        return _run(argv), None
     except UserError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
-        return error.exit_code
+        streams.complain(f"{prog}: error: {error}")
+        return error.exit_code, None
     except SystemExit as leave:  # argparse after --help
-        return leave.code if isinstance(leave.code, int) else OK
+        return leave.code if isinstance(leave.code, int) else OK, None
     except ModuleNotFoundError as error:
         what = error.name or str(error)
         if what.startswith("agentx_engine.core."):
             what = f"the compiled core ({what}); nothing is measured without it, so install with a C compiler"
-        print(f"{prog}: error: the installation is incomplete, there is no {what}", file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        _mute(sys.stdout)
-        return OK
-    except Exception:  # noqa: BLE001 - whatever gets here is our own defect, and is shown as one
+        streams.complain(f"{prog}: error: the installation is incomplete, there is no {what}")
+        return USAGE, None
+    except Exception as error:  # noqa: BLE001 - whatever gets here is our own defect, and is shown as one
+        if _interrupted(error):
+            return INTERRUPTED, None
         import traceback
 
-        traceback.print_exc()
-        print(
-            f"{prog}: this is a defect of agentx-engine, please report it with the lines above",
-            file=sys.stderr,
-        )
-        return CLIENT_ERROR
+        return CLIENT_ERROR, traceback.format_exc()
 
 
-def _mute(stream: TextIO) -> None:
-    """Keeps the interpreter from failing again at exit, when it flushes a pipe whose reader has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is behind an error: a module that is being imported may make another one of it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 if __name__ == "__main__":

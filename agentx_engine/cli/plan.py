@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentx_engine.cli import plan_forecast
-from agentx_engine.cli.parser import Parser, UsageError, count, or_off, share, whole
+from agentx_engine.cli.parser import Parser, UsageError, count, lanes, or_off, path, seed, share, tokens
 
 if TYPE_CHECKING:
     from agentx_engine.corpus import Corpus
@@ -61,6 +61,7 @@ def build_parser() -> Parser:
     g.add_argument(
         "--corpus",
         required=True,
+        type=path,
         metavar="PATH",
         help="folder, .json or .jsonl file of traces, also .gz and .zst",
     )
@@ -71,17 +72,17 @@ def build_parser() -> Parser:
         metavar="N",
         help="only the first N traces (default: all)",
     )
-    g.add_argument("--max-context", type=count, metavar="N", help="leave out traces that need more tokens")
+    g.add_argument("--max-context", type=tokens, metavar="N", help="leave out traces that need more tokens")
     g.add_argument(
         "--concurrency",
-        type=count,
+        type=lanes,
         default=64,
         metavar="N",
         help="live sessions, subagents not counted (default 64)",
     )
     g.add_argument(
         "--seed",
-        type=whole,
+        type=seed,
         default=argparse.SUPPRESS,
         metavar="N",
         help=f"of the schedule (default {SEED})",
@@ -176,8 +177,7 @@ def _lanes(args: argparse.Namespace) -> int:
             f"--trajectory-start-min-ratio: {low:g} is above --trajectory-start-max-ratio {high:g}; "
             "give both, the smaller one first"
         )
-    import msgspec
-
+    from agentx_engine.artifacts.folder import pretty
     from agentx_engine.replay.start_document import start_document
     from agentx_engine.replay.start_plan import build_lanes
 
@@ -190,8 +190,8 @@ def _lanes(args: argparse.Namespace) -> int:
     if len(plan.lanes) < plan.concurrency:
         _note(f"only {len(plan.lanes):,} of {plan.concurrency:,} lanes can be filled")
     if args.json:
-        document = msgspec.json.encode(start_document(plan, burst="burst_phase_starts" in args))
-        sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
+        document = start_document(plan, burst="burst_phase_starts" in args)
+        sys.stdout.write(pretty(document).decode())
     else:
         print("\n".join(render_lanes(plan, len(corpus), burst="burst_phase_starts" in args)))
     return 0

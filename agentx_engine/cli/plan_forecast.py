@@ -9,7 +9,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentx_engine.cli.flags import SCENARIOS
-from agentx_engine.cli.parser import Parser, UsageError, count, or_off, seconds, seconds_or_zero, whole
+from agentx_engine.cli.parser import (
+    Parser,
+    UsageError,
+    or_off,
+    per_lane,
+    seconds,
+    seconds_or_zero,
+    tokens,
+    whole,
+)
 
 if TYPE_CHECKING:
     from agentx_engine.replay.forecast import ServerSpec
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
     from agentx_engine.replay.protocols import TreeSource
 
 NS = 1_000_000_000
+MAX_NUMBER = 10**9
 PRIMER_LEAD_CAP_S = 10.0  # where the system has no idle cap
 
 EPILOG = """\
@@ -63,13 +73,13 @@ _SERVER: dict[str, Any] = {
 
 
 def not_negative(text: str) -> float:
-    """A finite number from 0; 20_000 and 20,000 are accepted."""
+    """A number from 0 to 10^9; 20_000 and 20,000 are accepted."""
     try:
         number = float(text.replace(",", ""))
     except ValueError:
         number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"a number from 0 is expected, not {text!r}")
+    if not 0 <= number <= MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"a number from 0 to {MAX_NUMBER:,} is expected, not {text[:40]!r}")
     return number
 
 
@@ -114,14 +124,14 @@ def add_arguments(parser: Parser) -> dict[str, str]:
     add(
         g,
         "--max-request-tokens",
-        type=count,
+        type=tokens,
         metavar="N",
         help="leave out requests of more input and output tokens",
     )
     add(
         g,
         "--max-output-tokens",
-        type=or_off(count),
+        type=or_off(tokens),
         metavar="N",
         help="cap of answers; recorded subagents have none (default off)",
     )
@@ -134,7 +144,7 @@ def add_arguments(parser: Parser) -> dict[str, str]:
     add(
         g,
         "--warmup-requests-per-lane",
-        type=or_off(whole),
+        type=or_off(per_lane),
         metavar="N",
         help="requests of one token before the measured phase, without pauses (default 0)",
     )
@@ -227,14 +237,13 @@ def settings(args: argparse.Namespace, note: Callable[[str], None]) -> dict[str,
 
 def run(args: argparse.Namespace, values: dict[str, Any], trees: TreeSource) -> int:
     """Makes and prints the forecast. `values` are those of `settings`."""
-    import msgspec
-
+    from agentx_engine.artifacts.folder import pretty
     from agentx_engine.cli.forecast_table import render
     from agentx_engine.replay.forecast import forecast
 
     result = forecast(trees, _options(args, values), _server(args))
     if args.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n")
+        sys.stdout.write(pretty(result).decode())
     else:
         print("\n".join(render(result)))
     return 0

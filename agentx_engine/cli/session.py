@@ -8,11 +8,10 @@ status says which it was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
-import signal
-import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,8 @@ from agentx_engine.cli.main import CLIENT_ERROR, INTERRUPTED, OK, UNUSABLE, USAG
 from agentx_engine.cli.report import render
 from agentx_engine.cli.server import Server, connect
 from agentx_engine.cli.settings import ReplaySettings
+from agentx_engine.cli.signals import stop_signals
+from agentx_engine.cli.streams import complain
 from agentx_engine.cli.validity import COMPLETE, judge_run
 from agentx_engine.corpus import Corpus, open_corpus
 from agentx_engine.errors import PreflightError, UserError
@@ -91,7 +92,8 @@ class Session:
         self._facts: dict[str, Any] = {}
         self._report: ReplayReport | None = None
         self._side: documents.ClientSide | None = None
-        self._error: str | None = None  # traceback of a defect outside the replay
+        self._error: str | None = None  # what ended the run outside the replay: a defect's traceback, or
+        self._refused: UserError | None = None  # this
         self._unwritten: list[str] = []
 
     async def run(self) -> int:
@@ -99,10 +101,10 @@ class Session:
         settings = self.settings
         self._task = asyncio.current_task()
         self._loop = loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        handled = stop_signals()
+        for number in handled:
             loop.add_signal_handler(number, self.interrupt)
         folder: RunFolder | None = None
-        began = False
         try:
             folder = RunFolder(Path(settings.out) if settings.out else default_name())
             for text in () if settings.applied is None else settings.applied.warnings:
@@ -143,9 +145,13 @@ class Session:
                 self._write_json(folder, "run.json", self._facts)
                 if self._unwritten:
                     raise UserError(f"--out: {self._unwritten[0]}.")
-                began = True
                 try:
                     await self._measure(corpus, server, recorder)
+                except UserError as error:
+                    if self._replay is None:
+                        raise
+                    self._refused = error
+                    self._error = self._scrub.text(str(error))
                 except Exception:  # noqa: BLE001 - a defect of ours: what was measured is written all the same
                     self._error = self._scrub.text(traceback.format_exc())
             return await self._finish(folder, corpus, recorder)
@@ -155,10 +161,13 @@ class Session:
             self._say("interrupted before the first request")
             return INTERRUPTED
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            # The handlers go last: a further signal must not keep the folder from being taken back.
+            if folder is not None and self._replay is None and self._error is None:
+                if self._recorder is not None:
+                    self._recorder.close()
+                folder.discard()
+            for number in handled:
                 loop.remove_signal_handler(number)
-            if folder is not None and not began:
-                folder.remove_if_empty()
 
     def interrupt(self) -> None:
         """Once: stop sending, let what is in flight return shortly. Twice: cancel it."""
@@ -177,7 +186,8 @@ class Session:
         if self._progress is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._progress.say, text)
         elif self.settings.ui != "none":
-            print(text, file=self._target, flush=True)
+            with contextlib.suppress(OSError):  # nobody can be told; the result says so, if it comes to that
+                print(text, file=self._target, flush=True)
 
     # -- before the run
 
@@ -231,6 +241,7 @@ class Session:
 
     async def _measure(self, corpus: Corpus, server: Server, recorder: Recorder) -> None:
         settings = self.settings
+        # What can be refused stands before the replay, which is where a run begins.
         template = BodyTemplate(
             server.models,
             limit_field=server.limit_field,
@@ -247,6 +258,8 @@ class Session:
         pool = default_pool() if self._fitted is None else self._fitted.pool()
         overhead = server.overhead() if settings.isl == "wire" else None
         async with server.transport() as transport:
+            if self._interrupts:  # and the cancellation went down in somebody's cleaning up
+                raise asyncio.CancelledError
             self._transport = transport
             self._replay = replay = Replay(
                 clock=LoopClock(),
@@ -380,18 +393,22 @@ class Session:
         self._facts["corpus"]["warnings"] = corpus.warnings
         documents.after(self._facts, self._wall, self._report, self._side, self._error)
         self._write_json(folder, "run.json", self._scrub.json(self._facts))
-        if self.settings.json_output:
-            self._output.write(pretty(document).decode())
-        else:
-            colour = self._output.isatty() and not os.environ.get("NO_COLOR")
-            self._output.write(render(document, str(folder.path), colour=colour) + "\n")
-        self._output.flush()
+        with contextlib.suppress(OSError):  # main() sees that stdout is not writable, and says so
+            if self.settings.json_output:
+                self._output.write(pretty(document).decode())
+            else:
+                colour = self._output.isatty() and not os.environ.get("NO_COLOR")
+                self._output.write(render(document, str(folder.path), colour=colour) + "\n")
+            self._output.flush()
         for problem in self._unwritten:
             self._complain(problem)
         return self._status(written.complete and not self._unwritten, validity)
 
     def _status(self, complete: bool, validity: Validity) -> int:
         report = self._report
+        if self._refused is not None:
+            self._complain(f"error: {self._error}")
+            return self._refused.exit_code
         if self._error is not None or report is None:
             self._complain(f"{DEFECT}:\n{self._error}")
             return CLIENT_ERROR
@@ -427,7 +444,7 @@ class Session:
             yield "--require-client-ok: this client was the limit; the table says why"
 
     def _complain(self, text: str) -> None:
-        print(f"agentx-engine replay: {self._scrub.text(text)}", file=sys.stderr)
+        complain(f"agentx-engine replay: {self._scrub.text(text)}")
 
     def _write_json(self, folder: RunFolder, name: str, value: Any) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,8 @@ from agentx_engine.cli.flags import (
     DEMO_GRACE_S,
     REFUSED,
 )
-from agentx_engine.cli.parser import UsageError
+from agentx_engine.cli.parser import UsageError, secret
+from agentx_engine.errors import UserError
 from agentx_engine.scenario import SETTINGS, Applied, apply, draw_seed, scenario_named
 from agentx_engine.scenario.vocabulary import LOCAL
 
@@ -131,7 +133,7 @@ def resolve(
     api_key = args.api_key
     headers = values["headers"]
     if api_key is None and not demo and not any(n.lower() == "authorization" for n, _ in headers):
-        api_key = env.get(API_KEY_VARIABLE, "").strip() or None
+        api_key = _key_of(env)
     taken = set(ReplaySettings.__struct_fields__)
     return ReplaySettings(
         **{name: value for name, value in values.items() if name in taken and name != "ignore_eos"},
@@ -164,6 +166,14 @@ def resolve(
         json_output=args.json,
         ui=args.ui,
     )
+
+
+def _key_of(environment: Mapping[str, str]) -> str | None:
+    key = environment.get(API_KEY_VARIABLE, "").strip()
+    try:
+        return secret(key) if key else None
+    except ArgumentTypeError as error:
+        raise UsageError(f"${API_KEY_VARIABLE}: {error}") from None
 
 
 def _defaults(demo: bool, given: Mapping[str, object]) -> dict[str, Any]:
@@ -237,21 +247,21 @@ def _check(args: argparse.Namespace, values: dict[str, Any], demo: bool) -> None
         )
     if args.corpus is not None and not Path(args.corpus).exists():
         raise UsageError(f"--corpus: {args.corpus} does not exist")
-    if args.content_seed >= 2**64:
-        raise UsageError(f"--content-seed: {args.content_seed} is not below 2^64")
     if args.isl == "wire" and args.no_probe:
         raise UsageError("--isl wire: the server's chat template has to be measured; leave --no-probe out")
     values["warmup_requests_per_lane"] = values["warmup_requests_per_lane"] or 0
     if values["warmup_requests_per_lane"] and values["warmup_duration_s"] is not None:
         raise UsageError("--warmup-duration / --warmup-requests-per-lane: must not both be given")
+    if args.extra_body:
+        from agentx_engine.prompt.body import check_extra
+
+        try:
+            check_extra(args.extra_body)
+        except UserError as error:
+            raise UsageError(f"--extra-body: {error}") from None
     warms = values["start_ratios"] or values["warmup_requests_per_lane"] or values["warmup_duration_s"]
     for field in ("max_completion_tokens", "max_tokens"):
-        limit = args.extra_body.get(field)
-        if limit is None:
-            continue
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise UsageError(f"--extra-body: {field} must be a whole number from 1")
-        if warms:
+        if warms and field in args.extra_body:
             raise UsageError(
                 f"--extra-body: {field} would replace the one token of warmup requests too; "
                 "--max-output-tokens caps the others"

@@ -12,6 +12,9 @@ from agentx_engine.corpus.shape import PRESETS, Shape
 from agentx_engine.corpus.unpack import cache_folder, replace_file
 from agentx_engine.errors import CorpusError
 
+MAX_SESSIONS = 1_000_000  # their plans are drawn together, in memory
+MAX_SEED = 2**64 - 1
+
 
 class SynthCounts(msgspec.Struct):
     """What was written."""
@@ -62,10 +65,10 @@ def synthesize(
     if shape is None:
         raise CorpusError(f"there is no preset {like!r}. Known: {', '.join(PRESETS)}.")
     number = shape.sessions if sessions is None else sessions
-    if number < 1:
-        raise CorpusError(f"{number} sessions asked for. Ask for at least 1.")
-    if seed < 0:
-        raise CorpusError(f"the seed is {seed}. Seeds are whole numbers from 0.")
+    if not 1 <= number <= MAX_SESSIONS:
+        raise CorpusError(f"{number:,} sessions asked for. Ask for 1 to {MAX_SESSIONS:,}.")
+    if not 0 <= seed <= MAX_SEED:
+        raise CorpusError(f"the seed is {seed}. Seeds are whole numbers from 0 and below 2^64.")
     if path.suffix.lower() != ".jsonl":
         raise CorpusError(f"{path}: a corpus is written as JSON lines. Choose a name that ends in .jsonl.")
     counts = SynthCounts()

@@ -41,7 +41,7 @@ class BodyTemplate:
         if limit_field not in LIMIT_FIELDS:
             raise UserError(f"unknown output limit field {limit_field!r}; use {' or '.join(LIMIT_FIELDS)}")
         extra = dict(extra or {})
-        _check_extra(extra)
+        check_extra(extra)
         self.models = tuple(models)
         self.limit_field = limit_field
         options = extra.pop("stream_options", None)
@@ -83,11 +83,14 @@ def _file_order(turn: Any) -> tuple[int, int]:
     return outer, -1 if inner is None else inner
 
 
-def _check_extra(extra: Mapping[str, Any]) -> None:
+def check_extra(extra: Mapping[str, Any]) -> None:
+    """UserError for members that cannot be sent."""
     if "messages" in extra:
         raise UserError(
             "extra body member 'messages': the messages are the recording's and cannot be replaced"
         )
+    if "model" in extra:
+        raise UserError("extra body member 'model': recorded models are mapped onto served ones; use --model")
     if extra.get("stream", True) is not True:
         raise UserError("extra body member 'stream': only streamed answers can be measured; leave it out")
     if not isinstance(extra.get("stream_options") or {}, dict):

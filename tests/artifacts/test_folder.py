@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.records import failure, identity, success
 
-from agentx_engine.artifacts.folder import ARTIFACTS, RunFolder, default_name
+from agentx_engine.artifacts.folder import ARTIFACTS, RunFolder, default_name, pretty
 from agentx_engine.artifacts.recorder import Recorder
 from agentx_engine.artifacts.redact import Scrubber
 from agentx_engine.artifacts.wall import pair_now
@@ -52,16 +52,41 @@ def test_unwritable_place() -> None:
 
 
 def test_taken_back_if_nothing_was_run(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.remove_if_empty()
+    for path in (tmp_path / "run", tmp_path / "mine"):
+        if path.name == "mine":
+            path.mkdir()
+        folder = RunFolder(path)
+        folder.write_json("run.json", {})
+        Recorder(path, Summary(), pair_now(), Scrubber([])).close()
+        folder.discard()
     assert not (tmp_path / "run").exists()
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_what_has_content_is_not_taken_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.write_json("run.json", {})
-    folder.remove_if_empty()
-    assert (tmp_path / "run" / "run.json").exists()
-    (tmp_path / "mine").mkdir()
-    RunFolder(tmp_path / "mine").remove_if_empty()
-    assert (tmp_path / "mine").exists()
+    folder.write_json("summary.json", {})
+    folder.discard()
+    assert [p.name for p in folder.path.iterdir()] == ["summary.json"]
+
+
+def test_a_disk_that_fills_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        write(self, data[:3])
+        raise OSError(28, "No space left on device")
+
+    folder = RunFolder(tmp_path / "run")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        folder.write_json("summary.json", {"a": 1})
+    assert [p.name for p in folder.path.iterdir()] == [ARTIFACTS]
+
+
+def test_names_in_any_bytes_are_written() -> None:
+    document = {"folder": os.fsdecode(b"outs/\xff"), "n": [1, {"p": os.fsdecode(b"\xfe")}]}
+    assert json.loads(pretty(document)) == {"folder": "outs/\\udcff", "n": [1, {"p": "\\udcfe"}]}
 
 
 def test_default_names_differ() -> None:

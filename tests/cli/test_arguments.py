@@ -1,5 +1,6 @@
 """Wrong command lines: one line that names the flag, exit status 2, never a traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +37,12 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> st
         (["replay", "--con", "8"], "unknown flag --con"),
         (["replay", "traces/"], "unexpected argument 'traces/'"),
         (["replay", "--concurrency", "0"], "--concurrency: a whole number from 1 is expected, not 0"),
-        (["replay", "--concurrency", "many"], "--concurrency: a whole number is expected, not 'many'"),
+        (["replay", "--concurrency", "many"], "--concurrency: a whole number from 1 is expected, not 'many'"),
         (["replay", "--duration", "-5"], "--duration"),
         (["replay", "--duration", "0"], "--duration: a time above 0 is expected"),
         (["replay", "--duration", "5 parsecs"], "--duration: seconds (or 500ms, 10m, 1.5h) are expected"),
         (["replay", "--grace", "inf"], "--grace: seconds"),
-        (["replay", "--max-context", "big"], "--max-context: a whole number is expected"),
+        (["replay", "--max-context", "big"], "--max-context: a whole number from 1 is expected"),
         (["replay", "--header", "no-colon"], "--header: 'Name: value' is expected"),
         (["replay", "--header", "Content-Length: 5"], "--header: Content-Length is set by the engine"),
         (["replay", "--header", "A: b\r\nEvil: c"], "--header: the value of A has characters"),
@@ -72,7 +73,34 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> st
         ),
         (["replay", "--warmup-duration", "5", "--warmup-requests-per-lane", "3"], "must not both be given"),
         (["replay", "--isl", "wire", "--no-probe"], "--isl wire: the server's chat template has to be"),
-        (["replay", "--extra-body", '{"max_tokens": 0}'], "max_tokens must be a whole number from 1"),
+        (["replay", "--extra-body", '{"max_tokens": 0}'], "'max_tokens': a whole number of tokens from 1"),
+        (["replay", "--extra-body", '{"messages": []}'], "--extra-body: extra body member 'messages'"),
+        (["replay", "--extra-body", '{"stream": false}'], "--extra-body: extra body member 'stream'"),
+        (["replay", "--extra-body", '{"model": "zzz"}'], "'model': recorded models are mapped onto served"),
+        (["replay", "--extra-body", '{"x": NaN}'], "--extra-body: not JSON: there is no NaN"),
+        (["replay", "--extra-body", '{"x": ' + "[" * 100_000], "--extra-body: the JSON is nested too deeply"),
+        (["replay", "--concurrency", "-3"], "--concurrency: a whole number from 1 is expected, not -3"),
+        (["replay", "--concurrency", "9" * 20], "--concurrency: a whole number up to 1,000,000 is expected"),
+        (["replay", "--request-count", "9" * 5000], "--request-count: a whole number from 1 is expected"),
+        (["replay", "--warmup-requests-per-lane", "9" * 23], "a whole number up to 1,000,000 is expected"),
+        (["replay", "--seed", str(2**64)], "--seed: a whole number up to 18,446,744,073,709,551,615"),
+        (["replay", "--tcp-user-timeout", str(2**31)], "--tcp-user-timeout: a whole number up to"),
+        (["replay", "--duration", "1e300"], "--duration: at most 10 years (315360000 s) are possible"),
+        (["replay", "--grace", "1e999"], "--grace: at most 10 years"),
+        (["replay", "--warmup-duration", "1e12h"], "--warmup-duration: at most 10 years"),
+        (["replay", "--connect-timeout", "1e18"], "--connect-timeout: at most 10 years"),
+        (["replay", "--idle-timeout", "1e12"], "--idle-timeout: at most 10 years"),
+        (["replay", "--total-timeout", "1e300"], "--total-timeout: at most 10 years"),
+        (["replay", "--corpus", ""], "--corpus: the value is empty"),
+        (["replay", "--out="], "--out: the value is empty"),
+        (["replay", "--model", ""], "--model: the value is empty"),
+        (["replay", "--run-id", os.fsdecode(b"\xff")], "--run-id: the value is not UTF-8"),
+        (["corpus", "inspect", ""], "the value is empty"),
+        (["corpus", "synth", "--out", ""], "--out: the value is empty"),
+        (["corpus", "synth", "--out", "x.jsonl", "--sessions", "9" * 20], "--sessions: a whole number up to"),
+        (["corpus", "synth", "--out", "x.jsonl", "--sessions", "1000001"], "Ask for 1 to 1,000,000"),
+        (["plan", "--corpus", ".", "--ttft-ms", "1e300"], "--ttft-ms: a number from 0 to 1,000,000,000"),
+        (["sim", "--model", ""], "--model: the value is empty"),
         (
             ["replay", "--extra-body", '{"max_tokens": 5}', "--warmup-requests-per-lane", "1"],
             "max_tokens would replace the one token of warmup requests",
@@ -147,6 +175,18 @@ def test_defaults_with_and_without_a_server() -> None:
     assert (counted.request_count, counted.duration_s) == (1000, None)
     both = _settings("--request-count", "5", "--duration", "2m")
     assert (both.request_count, both.duration_s) == (5, 120)
+
+
+def test_a_hint_is_given_for_what_is_near_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dashes are no likeness."""
+    assert "did you mean" not in fails(capsys, "replay", "--frob")
+    assert "did you mean --no-probe?" in fails(capsys, "replay", "--no-prob")
+
+
+def test_a_key_of_the_environment_is_checked() -> None:
+    with pytest.raises(UserError, match=r"\$OPENAI_API_KEY: the key must be printable") as error:
+        _settings("--url", "http://a", env={"OPENAI_API_KEY": "sk-canary\r\nEvil: 1"})
+    assert "canary" not in str(error.value)
 
 
 @pytest.mark.parametrize(

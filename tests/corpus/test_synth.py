@@ -194,7 +194,7 @@ def test_default_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ("arguments", "words"),
     [
         ({"like": "large"}, "small"),
-        ({"sessions": 0}, "at least 1"),
+        ({"sessions": 0}, "1 to 1,000,000"),
         ({"seed": -1}, "from 0"),
         ({"name": "x.json"}, r"\.jsonl"),
         ({"name": "missing/x.jsonl"}, "No such file"),

@@ -29,10 +29,10 @@ def test_options():
 
 
 def test_extra_members_come_behind_the_limit_and_override_in_place():
-    template = BodyTemplate(["m"], extra={"temperature": 0.5, "model": "other", "ignore_eos": False})
+    template = BodyTemplate(["m"], extra={"temperature": 0.5, "ignore_eos": False})
     assert list(members(template).items()) == [
         ("messages", []),
-        ("model", "other"),
+        ("model", "m"),
         ("stream", True),
         ("max_completion_tokens", 312),
         ("ignore_eos", False),
@@ -66,6 +66,7 @@ def test_text_is_escaped():
     ("extra", "message"),
     [
         ({"messages": []}, "cannot be replaced"),
+        ({"model": "other"}, "use --model"),
         ({"stream": False}, "only streamed answers"),
         ({"stream": None}, "only streamed answers"),
         ({"stream_options": [1]}, "an object is expected"),
