@@ -16,6 +16,7 @@ import msgspec
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+MAX_TEMPLATE_DIGITS = 9
 
 ErrorKind = Literal["500", "503", "event"]
 
@@ -36,14 +37,18 @@ class TemplateTokens(msgspec.Struct, frozen=True):
         Raises ValueError that says what was expected.
         """
         expected = "expected a number, or NAME=NUMBER pairs with fixed, system, user, assistant, other"
-        if text.isascii() and text.isdecimal():
+
+        def whole(number: str) -> bool:
+            return number.isascii() and number.isdecimal() and len(number) <= MAX_TEMPLATE_DIGITS
+
+        if whole(text):
             n = int(text)
             return cls(system=n, user=n, assistant=n, other=n)
         values: dict[str, int] = {}
         for pair in text.split(","):
             name, _, number = pair.partition("=")
-            if name not in cls.__struct_fields__ or not (number.isascii() and number.isdecimal()):
-                raise ValueError(f"{expected}, not {pair!r}")
+            if name not in cls.__struct_fields__ or not whole(number):
+                raise ValueError(f"{expected}, below 10^{MAX_TEMPLATE_DIGITS}, not {pair[:40]!r}")
             values[name] = int(number)
         return cls(**values)
 

@@ -16,7 +16,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from agentx_engine.errors import UserError
 
@@ -30,15 +30,20 @@ API_KEY_VARIABLE = "AGENTX_SIM_API_KEY"
 _SWITCH_INTERVAL_S = 0.0005
 
 
-def _number(kind: type[int] | type[float], low: float, high: float | None = None) -> Callable[[str], float]:
+# Beyond these, times in nanoseconds and sums of tokens would leave 64 bits.
+_MAX_REAL = 1e9  # 11 days of milliseconds
+_MAX_TOKENS = 10**12
+
+
+def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a number, not {text!r}") from None
-        if not low <= value <= (float("inf") if high is None else high) or value == float("inf"):
-            bounds = f"at least {low}" if high is None else f"{low} to {high}"
-            raise argparse.ArgumentTypeError(f"expected {bounds}, not {text}")
+            raise argparse.ArgumentTypeError(f"expected a number, not {text[:40]!r}") from None
+        if not low <= value <= high:
+            most = high if kind is int else f"{high:g}"
+            raise argparse.ArgumentTypeError(f"expected {low} to {most}, not {text[:40]}")
         return value
 
     return parse
@@ -56,6 +61,11 @@ def _template(text: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        if not arg_string:
+            raise argparse.ArgumentError(action, "the value is empty")
+        return super()._get_value(action, arg_string)
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
@@ -69,8 +79,8 @@ def build_parser(prog: str = "agentx-engine sim") -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    count, real, share = _number(int, 0), _number(float, 0), _number(float, 0, 1)
-    positive = _number(int, 1)
+    count, real, share = _number(int, 0, _MAX_TOKENS), _number(float, 0, _MAX_REAL), _number(float, 0, 1)
+    positive = _number(int, 1, _MAX_TOKENS)
 
     g = parser.add_argument_group("server")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -80,12 +90,12 @@ def build_parser(prog: str = "agentx-engine sim") -> argparse.ArgumentParser:
     g.add_argument("--api-key", metavar="KEY", help=f"required key of /v1 (or ${API_KEY_VARIABLE})")
     g.add_argument("--keep-alive-s", type=real, default=5.0, help="idle connections are closed after this")
     g.add_argument("--log", metavar="FILE", help="append one line of JSON per request")
-    g.add_argument("--seed", type=int, default=0, help="of early stops and faults")
+    g.add_argument("--seed", type=_number(int, 0, 2**64 - 1), default=0, help="of early stops and faults")
 
     g = parser.add_argument_group("speed")
     g.add_argument("--ttft-ms", type=real, default=20.0, help="prefill: time of an empty prompt")
     g.add_argument(
-        "--prefill-rate", type=_number(float, 1), default=100_000.0, help="prefill: uncached tokens/s"
+        "--prefill-rate", type=_number(float, 1, 1e12), default=100_000.0, help="prefill: uncached tokens/s"
     )
     g.add_argument("--prefill-shared", action="store_true", help="one prefill at a time, in order of arrival")
     g.add_argument("--itl-ms", type=real, default=10.0, help="decode: time per token")
