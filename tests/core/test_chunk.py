@@ -244,7 +244,7 @@ def test_vectors_as_one_stream() -> None:
 # ---- the search under it
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_masks(data: bytes, at: int) -> None:
     """Vectors, words and the definition find the same bytes, for any length and position."""
@@ -390,7 +390,7 @@ class Writer:
 SEEDS = st.integers(0, 2**63)
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SEEDS)
 def test_generated(seed: int) -> None:
     writer = Writer(seed)
@@ -407,7 +407,7 @@ def test_generated_events_are_worth_it() -> None:
         assert sum(getattr(c, field) is not None for c in seen) >= 5, field
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SEEDS)
 def test_generated_and_broken(seed: int) -> None:
     writer = Writer(seed)
@@ -418,7 +418,7 @@ def test_generated_and_broken(seed: int) -> None:
     check_reference(data[:at] + byte + data[at + rng.randrange(2) :])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(SEEDS)
 def test_generated_streams(seed: int) -> None:
     """Events that are alike but for a value, or a byte anywhere."""
@@ -435,7 +435,7 @@ def test_generated_streams(seed: int) -> None:
     check_stream(events)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=120))
 def test_any_bytes(data: bytes) -> None:
     check_reference(data)

@@ -213,7 +213,7 @@ def responses(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
     return wire, [wire[a:b] for a, b in pairwise(cuts)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(responses())
 def test_generated(case: tuple[bytes, list[bytes]]) -> None:
     wire, pieces = case
@@ -228,7 +228,7 @@ def test_generated(case: tuple[bytes, list[bytes]]) -> None:
     assert run(pieces_of(wire, 1)) == got
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(responses(), st.integers(0, 10_000), st.binary(max_size=2))
 def test_damaged_is_the_same_for_any_cut(case: tuple[bytes, list[bytes]], at: int, junk: bytes) -> None:
     wire, _ = case

@@ -175,7 +175,7 @@ def cut_streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
     return stream, [stream[a:b] for a, b in pairwise(edges)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cut_streams())
 def test_reference(case: tuple[bytes, list[bytes]]) -> None:
     stream, pieces = case

@@ -1,6 +1,6 @@
 """The whole path: trace files, `replay`, the wire, the simulated server and its log, the files of the run.
 
-AGENTX_PATH_SECONDS sets how long the run on recorded sessions lasts (default 15). Their pauses are minutes
+AGENTX_PATH_SECONDS sets how long the run on recorded sessions lasts (default 8). Their pauses are minutes
 long and are not shortened, so a short run sees the beginnings of them only; the quickened copies and the
 generated corpus reach joins, barriers and the next trees within seconds.
 """
@@ -18,7 +18,7 @@ from support.run_files import read_run
 from agentx_engine.corpus.synth import synthesize
 from agentx_engine.sim.process import ChildServer
 
-SECONDS = seconds("AGENTX_PATH_SECONDS", 15)
+SECONDS = seconds("AGENTX_PATH_SECONDS", 8)
 GRACE_S = 20
 # Recorded answers of thousands of tokens in a moment, at few events.
 QUICK = (*FAST, "--itl-ms", "0.03", "--tokens-per-event", "64")
@@ -79,7 +79,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("connections", ["pooled", "session", "request"])
 def test_generated_corpus(generated: Path, tmp_path: Path, connections: str) -> None:
     """Subagents, joins and recycled traces on lanes of which there are more than traces."""
-    argv = ("--concurrency", "12", "--duration", "5", "--connections", connections)
+    argv = ("--concurrency", "12", "--duration", "4", "--connections", connections)
     done = run_path(generated, tmp_path, *argv, limit_s=100)
     found = done.assert_clean()
     counts = done.run.summary["counts"]
