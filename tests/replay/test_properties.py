@@ -16,7 +16,7 @@ from agentx_engine.replay.simulated import SimulatedClock
 from agentx_engine.transport.base import Outcome
 from agentx_engine.tree.model import ConversationTree
 
-EXAMPLES = 80
+EXAMPLES = 40
 
 CORPORA = st.integers(1, 3).flatmap(lambda n: st.tuples(*(trees(f"trace{k}") for k in range(n))))
 

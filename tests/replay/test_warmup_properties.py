@@ -16,7 +16,7 @@ from agentx_engine.replay.engine import Replay
 from agentx_engine.replay.simulated import SimulatedClock
 from agentx_engine.tree.model import ConversationTree
 
-EXAMPLES = 80
+EXAMPLES = 40
 CORPORA = st.integers(1, 3).flatmap(lambda n: st.tuples(*(trees(f"trace{k}") for k in range(n))))
 RATIOS = st.sampled_from([None, (0.0, 0.0), (0.25, 0.75), (0.0, 1.0), (1.0, 1.0), (0.9, 1.3)])
 CAPS = st.fixed_dictionaries(
