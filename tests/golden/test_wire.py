@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.wire_compare import Instant, Sent, Tree, Wire, check_dealing, instants, repeats
+from support.wire_compare import Sent, Tree, Wire, check_dealing, instants, repeats
 from support.wire_runs import RUNS, Capture, Played, play, support_on_path
 
 from agentx_engine.corpus import open_corpus
@@ -49,6 +49,7 @@ FAR_NS = 2 * SECOND
 # A stamp of the kernel is a wall time, made a monotonic one by an offset that is known better than this.
 STAMP_ERROR_NS = MS // 10
 PACING_NS = 2 * MS
+BUSY_SHARE = 0.005  # of the time without a core; more says something about the machine only
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 100)
 
@@ -262,10 +263,12 @@ def test_pacing(both: Callable[[str], Both]) -> None:
             assert delay_ms is not None
             due, ended = stamp(request, "due"), stamp(before, "last_event")
             assert abs(due - ended - delay_ms / SPEED * MS) <= 1000, request
-    turns = [instant.sent_late_ns(played.offset_ns) for instant in found if instant.kind == "turn"]
-    print(f"dispatch after the plan, ms: {shares(turns)}; the official client: {shares(theirs(capture))}")
+    late = [instant.sent_late_ns(played.offset_ns) for instant in found]
+    print(f"dispatch after the plan, ms: {shares(late)}; the official client: {shares(theirs(capture))}")
     if LONG:
-        assert np.percentile(turns, 99) <= PACING_NS
+        if played.waited > BUSY_SHARE:
+            pytest.skip(f"other processes had the sending thread's core for {played.waited:.1%} of the time")
+        assert np.percentile(late, 99) <= PACING_NS
 
 
 def stamp(request: Sent, name: str) -> int:
@@ -273,8 +276,7 @@ def stamp(request: Sent, name: str) -> int:
 
 
 def theirs(capture: Capture) -> list[int]:
-    found: list[Instant] = instants(capture.wire)
-    return [instant.arrived_late_ns for instant in found if instant.kind == "turn"]
+    return [instant.arrived_late_ns for instant in instants(capture.wire)]
 
 
 def shares(values_ns: list[int]) -> str:

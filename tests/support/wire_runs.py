@@ -105,6 +105,12 @@ class Played:
         """Exported wall times minus CLOCK_MONOTONIC."""
         return int(self.facts["wall_pairing"]["offset_ns"])
 
+    @property
+    def waited(self) -> float:
+        """Share of the time for which the sending thread was ready and had no core: others had it."""
+        threads = self.summary["verdict"]["inputs"]["threads"]
+        return float(max(thread["waiting"] or 0.0 for thread in threads if thread["name"] == "reactor"))
+
 
 def play(capture: Capture, folder: Path, *, speed: float, limit_s: float) -> Played:
     """Replays the capture's traces in an own process against a recording server in another.
