@@ -1,8 +1,10 @@
 """Whole runs against the simulated server, a few seconds each."""
 
+import asyncio
 import contextlib
 import io
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -19,7 +21,9 @@ from agentx_engine.artifacts.writer import LineWriter
 from agentx_engine.cli.main import main
 from agentx_engine.corpus import open_corpus
 from agentx_engine.corpus.synth import synthesize
+from agentx_engine.errors import UserError
 from agentx_engine.sim.process import ChildServer
+from agentx_engine.transport.native import NativeTransport
 
 KEY = "sk-canary-key-0123456789"
 TOKEN = "canary-token-9876543210"
@@ -276,7 +280,8 @@ def replay_process(corpus: Path, out: Path, *argv: str) -> subprocess.Popen[str]
     )
 
 
-def test_interrupted_before_the_run(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGHUP]])
+def test_interrupted_before_the_run(corpus: Path, tmp_path: Path, signals: list[signal.Signals]) -> None:
     out = tmp_path / "run"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -285,7 +290,8 @@ def test_interrupted_before_the_run(corpus: Path, tmp_path: Path) -> None:
         try:
             while not (out / "aiperf_artifacts").exists():
                 assert process.poll() is None, process.communicate()
-            process.send_signal(signal.SIGINT)
+            for number in signals:
+                process.send_signal(number)
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
@@ -294,8 +300,51 @@ def test_interrupted_before_the_run(corpus: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_interrupted_between_preflight_and_the_first_request(
+    server: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """run.json and the file of the records are there by then, and the cancellation may be swallowed."""
+    entered = NativeTransport.__aenter__
+
+    async def interrupted(self: NativeTransport) -> NativeTransport:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+        return await entered(self)
+
+    monkeypatch.setattr(NativeTransport, "__aenter__", interrupted)
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--api-key", KEY, "--no-probe"]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 130
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_error_of_the_user_that_the_run_finds(
+    server: str, corpus: Path, tmp_path: Path, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No defect of ours. Before the first request nothing stays; later everything does."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise UserError("the words are unfit")
+
+    monkeypatch.setattr(f"agentx_engine.cli.session.{'Replay.run' if begun else 'CorpusTrees'}", refuse)
+    out, said = tmp_path / "run", io.StringIO()
+    argv = ["replay", "--url", server, "--corpus", str(corpus), "--api-key", KEY, "--no-probe"]
+    with contextlib.redirect_stderr(said):
+        assert main([*argv, "--out", str(out)]) == 2
+    error = said.getvalue()
+    assert "error: the words are unfit" in error
+    assert "defect" not in error
+    assert "Traceback" not in error
+    assert out.exists() is begun
+    if begun:
+        assert run_json(out, "run.json")["error"] == "the words are unfit"
+
+
 @pytest.mark.parametrize("signals", [1, 2])
-def test_interrupted(corpus: Path, tmp_path: Path, signals: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_interrupted(corpus: Path, tmp_path: Path, number: signal.Signals, signals: int) -> None:
     """Its own simulated server. Once: drain and write; twice: write at once. The folder is whole."""
     out = tmp_path / "run"
     process = replay_process(corpus, out)
@@ -304,7 +353,7 @@ def test_interrupted(corpus: Path, tmp_path: Path, signals: int) -> None:
         while not (records.exists() and records.stat().st_size):
             assert process.poll() is None, process.communicate()
         for _ in range(signals):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
         shown, errors = process.communicate(timeout=60)
     finally:
         process.kill()
