@@ -280,6 +280,7 @@ class Session:
                 async with progress:
                     self._progress = progress
                     self._report = await replay.run()
+                    recorder.flush()
             finally:
                 self._progress = None
                 housekeeping.cancel()
