@@ -34,7 +34,7 @@ def test_the_answer_is_told_at_once_and_worked_off_later(tmp_path: Path) -> None
         for _ in range(20):
             recorder.finished(success())
         assert len(told) == 20 and summary.finished == 0
-        while summary.finished < 20:
+        while summary.finished < 20:  # noqa: ASYNC110 - nothing tells when it is done
             await asyncio.sleep(0.001)
 
     asyncio.run(run())
