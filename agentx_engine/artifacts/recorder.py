@@ -140,7 +140,7 @@ class Recorder:
         self._summary.trees_finished += reason == "drained"
 
     def close(self, timeout_s: float = 30.0) -> WriterReport:
-        """Writes what is left. After a defect, which `flush` has raised, that is what had been taken before."""
+        """Writes what is left; after a defect, which `flush` has raised, only what had been taken before."""
         if self._defect is None:
             self.flush()
         return self._writer.close(timeout_s)

@@ -242,7 +242,8 @@ def curve(seen: Seen, steps: Steps) -> doc.Curve:
     rows = seen.requests
     sent, end = rows["sent"], rows["end"]
     span = seen.stop_ns - seen.start_ns
-    edges = seen.start_ns + span * np.arange(WINDOWS + 1, dtype=np.int64) // WINDOWS
+    # In Python's integers: years in nanoseconds times the number of windows leave int64.
+    edges = np.array([seen.start_ns + span * i // WINDOWS for i in range(WINDOWS + 1)], dtype=np.int64)
     window_s = seen.seconds / WINDOWS
     place = np.searchsorted(edges, sent, side="right") - 1
     open_ns = spread(sent, end, end - sent, edges)
