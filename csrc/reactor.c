@@ -20,8 +20,11 @@
 #define MAX_EVENTS 512
 #define EVENTS_PER_LOOK 16
 #define SWEEP_EVERY (AX_NS_PER_S / 4)
-/* While answers are awaited, at most so long between two listings: see note_listing. */
+/* While answers are awaited, at most so long between two listings: see note_listing. To sleep so shortly costs
+ * a reprogramming of the clock interrupt each time, so it is not done while events come in quick succession;
+ * then the bound only serves to see when the thread overslept. */
 #define LISTING_EVERY (AX_NS_PER_S / 2500)
+#define BUSY_LISTING_EVERY (AX_NS_PER_S / 250)
 
 static void wake(int fd)
 {
@@ -142,7 +145,7 @@ static int wait_events(ax_reactor *r, struct epoll_event *events, int64_t wait_n
  * a signal on its way back to user space, would make its late reads look timely. The earlier one is always
  * true, and so is the end of a wait that ran out. For these to be of use the waits must be short: with
  * LISTING_EVERY, events that share a read of a thread which is not late have a slack below 1 ms, however
- * few sockets there are. */
+ * few sockets there are; while events come fast, waits are short without it. */
 static void note_listing(ax_reactor *r, int n, int64_t before, int64_t wait_ns)
 {
     if (n < 0 || n == MAX_EVENTS)
@@ -203,7 +206,8 @@ static void epoll_turn(ax_reactor *r)
         if (r->conns && r->next_sweep < next)
             next = r->next_sweep;
         bool awaited = atomic_load_explicit(&r->n.in_flight, memory_order_relaxed) > 0;
-        int64_t longest = awaited ? LISTING_EVERY : 60 * AX_NS_PER_S;
+        bool busy = r->last_wait_ns < LISTING_EVERY / 4;
+        int64_t longest = !awaited ? 60 * AX_NS_PER_S : busy ? BUSY_LISTING_EVERY : LISTING_EVERY;
         wait_ns = next - before;
         if (wait_ns < 0)
             wait_ns = 0;
@@ -213,6 +217,7 @@ static void epoll_turn(ax_reactor *r)
     int n = wait_events(r, events, wait_ns);
     int64_t after = ax_now_ns();
     atomic_store_explicit(&r->sleeping, 0, memory_order_relaxed);
+    r->last_wait_ns = after - before;
     note_stall(r, before + wait_ns, after - before - wait_ns); /* overslept */
     r->turn++;
     r->turn_started = after;

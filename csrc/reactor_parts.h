@@ -50,6 +50,7 @@ struct ax_reactor {
     int64_t next_sweep;
     uint64_t turn;
     int64_t turn_started;
+    int64_t last_wait_ns; /* how long the last wait for events took */
     int64_t listing_ns;    /* the last complete listing was made at or after this */
     uint64_t listing_turn; /* the turn of that listing */
     char *room;
