@@ -24,7 +24,7 @@ def code_blocks(language: str) -> list[str]:
 def test_the_embedding_example_runs() -> None:
     (example,) = code_blocks("python")
     assert len([line for line in example.splitlines() if line.strip()]) <= 18
-    with start_simulated_server(model="sim") as server:
+    with start_simulated_server() as server:
         code = example.replace("http://127.0.0.1:8000", server.url)
         done = subprocess.run(
             [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False

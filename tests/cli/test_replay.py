@@ -260,6 +260,14 @@ def test_a_broken_trace_is_named(server: str, tmp_path: Path, capfd: pytest.Capt
     assert "bad.json" in capfd.readouterr().err
 
 
+@pytest.fixture(autouse=True)
+def hangup_is_not_ignored() -> Iterator[None]:
+    """Under nohup, and on some CI runners, SIGHUP is ignored, and children would inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def replay_process(corpus: Path, out: Path, *argv: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
