@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from agentx_engine.prompt import BodyTemplate, PromptBuilder, default_pool
-from agentx_engine.prompt.marker import sample_markers
+from agentx_engine.prompt.marker import marker_digest, marker_text
 from agentx_engine.tree.model import Conversation, ConversationTree, Message, Turn
 
 TURNS, ANSWER, RESULT, BLOCK = 65, 8, 23, 64
@@ -61,7 +61,7 @@ def test_turn(benchmark, how):
     builder = PromptBuilder(default_pool(), 1, BodyTemplate(["m"]))
 
     def opened():
-        prompt = builder.open(tree, 0, sample_markers(1)[0])
+        prompt = builder.open(tree, 0, marker_text(marker_digest("bench", 0, 0, "trace")))
         for turn in before:
             prompt.advance(turn)
         prompt.rope(before[-1])

@@ -12,6 +12,7 @@
 #define FIRST_SEND 4096
 #define TURN_SEND (256 * 1024)
 #define MAX_IOV 128
+#define RETRY_LEAST (AX_NS_PER_S / 1000)
 #define STAMP_MIN_LAG (-1000)
 #define STAMP_MAX_LAG (10 * AX_NS_PER_S)
 
@@ -201,7 +202,7 @@ void ax_flight_prepare(ax_reactor *r, ax_exchange *x, int64_t now, bool fresh_on
         c->state = AX_CONN_ASSIGNED;
         c->x = x;
         x->conn = c;
-        x->reused = true;
+        x->reused = c->requests > 0;
         x->at.conn_ready = now;
         if (x->at.due <= now)
             begin_send(r, x);
@@ -332,6 +333,12 @@ static bool stale_socket(const ax_reactor *r, const ax_exchange *x, int64_t now)
            (x->at.last_sent == AX_NONE || now - x->at.last_sent <= r->opt.resend_window);
 }
 
+/* The connection ended before it had taken the request, and without a word of the server. */
+static bool unsent(const ax_exchange *x)
+{
+    return x->status == 0 && !ax_exchange_all_sent(x);
+}
+
 static void lost(ax_reactor *r, ax_conn *c, int err, int64_t now)
 {
     ax_exchange *x = c->x;
@@ -344,7 +351,11 @@ static void lost(ax_reactor *r, ax_conn *c, int err, int64_t now)
         send_list_remove(r, x);
         x->reused = false;
         x->at.conn_ready = AX_NONE;
-        ax_flight_prepare(r, x, now, false);
+        /* Half way to `due`, so that a server that hangs up at once meets a few connects and not hundreds. */
+        if (x->at.due - now > RETRY_LEAST)
+            set_timer(r, x, WAIT_PREP, now + (x->at.due - now) / 2);
+        else
+            ax_flight_prepare(r, x, now, false);
         return;
     }
     if (stale_socket(r, x, now)) {
@@ -358,7 +369,7 @@ static void lost(ax_reactor *r, ax_conn *c, int err, int64_t now)
         return;
     }
     ax_exchange_closed(x, err);
-    ax_flight_complete(r, x, AX_PENDING, now);
+    ax_flight_complete(r, x, unsent(x) ? AX_SEND_ERROR : AX_PENDING, now);
 }
 
 /* -- Sending ---------------------------------------------------------------------------------------- */
@@ -383,7 +394,7 @@ static void send_failed(ax_reactor *r, ax_exchange *x, int err)
         if (x->reads == reads)
             break;
     }
-    ax_flight_fail(r, x, x->status ? AX_PENDING : AX_SEND_ERROR, err, now);
+    ax_flight_fail(r, x, unsent(x) ? AX_SEND_ERROR : AX_PENDING, err, now);
 }
 
 static void sent_all(ax_reactor *r, ax_exchange *x)

@@ -164,8 +164,10 @@ int64_t ax_hdr_percentile(const ax_hdr *h, double percentile)
     for (int32_t i = 0; i < h->counts_len; i++) {
         seen += get(&h->counts[i]);
         if (seen >= wanted) {
-            int64_t width, value = slot_value(h, i, &width);
-            return percentile > 0.0 ? value + (width - 1) : value;
+            int64_t width, value = slot_value(h, i, &width), min = get(&h->min), max = get(&h->max);
+            if (percentile > 0.0)
+                value += width - 1;
+            return value < min ? min : value > max ? max : value;
         }
     }
     return 0;

@@ -44,7 +44,8 @@ void ax_hdr_record(ax_hdr *h, int64_t value);
 int ax_hdr_add(ax_hdr *to, const ax_hdr *from);
 
 /* Smallest recorded-equivalent value with at least `percentile` percent of the counts at or below
- * it; 0 for an empty histogram. The same answer as hdrhistogram's get_value_at_percentile. */
+ * it; 0 for an empty histogram. The answer of hdrhistogram's get_value_at_percentile, kept between the
+ * smallest and the largest value, which are known exactly: a slot's ends may lie beyond them. */
 int64_t ax_hdr_percentile(const ax_hdr *h, double percentile);
 
 int32_t ax_hdr_index(const ax_hdr *h, int64_t value);

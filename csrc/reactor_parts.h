@@ -30,7 +30,7 @@ struct ax_reactor {
     /* Shared with other threads. */
     _Atomic(ax_exchange *) inbox;
     _Atomic(ax_exchange *) outbox;
-    _Atomic int sleeping, attention, closing, ended;
+    _Atomic int sleeping, attention, closing;
     int wake_fd, done_fd;
 
     /* The thread's own. */

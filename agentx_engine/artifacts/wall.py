@@ -6,9 +6,9 @@ start of the run, so that a step of the wall clock during the run moves no expor
 
 from __future__ import annotations
 
-import time
-
 import msgspec
+
+from agentx_engine.core.clock import wall_pairing
 
 
 class WallPairing(msgspec.Struct, frozen=True):
@@ -22,15 +22,5 @@ class WallPairing(msgspec.Struct, frozen=True):
         return monotonic_ns + self.offset_ns
 
 
-def pair_now(attempts: int = 5) -> WallPairing:
-    """The narrowest of several mono-real-mono triples."""
-    best: WallPairing | None = None
-    for _ in range(attempts):
-        before = time.monotonic_ns()
-        real = time.time_ns()
-        after = time.monotonic_ns()
-        middle = before + (after - before) // 2
-        if best is None or after - before < best.error_ns:
-            best = WallPairing(real - middle, after - before, middle)
-    assert best is not None
-    return best
+def pair_now() -> WallPairing:
+    return WallPairing(*wall_pairing())

@@ -52,11 +52,6 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     def body_bytes(self) -> int:
         return max(int(self.body_kb * 1000), MIN_BODY_BYTES)
 
-    @property
-    def nominal_events_per_s(self) -> float:
-        """Of all streams while they stream; pauses and times to the first token make the mean lower."""
-        return self.streams * self.rate
-
     def body(self) -> list[bytes]:
         """Segments of a chat completion request of `body_bytes` bytes."""
         head = b'{"model":"metronome","stream":true,"messages":[{"role":"user","content":"'

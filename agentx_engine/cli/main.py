@@ -17,9 +17,9 @@ OK, UNUSABLE, USAGE, NOT_READY, CLIENT_ERROR, INTERRUPTED = 0, 1, 2, 3, 4, 130
 EXIT_CODES = """\
 exit status:
   0    done
-  1    the run finished but is not usable: nothing succeeded, too much failed, records could not be written,
-       a scenario's coverage was not reached, or this client was the limit (--require-client-ok); or stdout
-       could not be written
+  1    the run finished but is not usable: nothing succeeded, more failed than --failed-request-threshold
+       allows (off by default), records could not be written, a scenario's coverage was not reached, or this
+       client was the limit (--require-client-ok); or stdout could not be written
   2    usage or input error
   3    the server is not ready, or is not what the run needs
   4    client error: a defect of agentx-engine

@@ -1,6 +1,6 @@
 def now_ns() -> int:
     """CLOCK_MONOTONIC in ns: the one clock of the engine."""
 
-def wall_offset_ns() -> tuple[int, int]:
-    """(offset, error) with CLOCK_REALTIME = CLOCK_MONOTONIC + offset, to within error, in ns: the best
-    of several readings of both clocks, taken now."""
+def wall_pairing() -> tuple[int, int, int]:
+    """(offset, error, taken) in ns: CLOCK_REALTIME = CLOCK_MONOTONIC + offset, to within error, at the
+    monotonic time taken. The narrowest of several readings of both clocks."""

@@ -16,6 +16,6 @@ def now_ns():
     return ax_now_ns()
 
 
-def wall_offset_ns():
+def wall_pairing():
     cdef ax_clock_pair pair = ax_clock_pair_now()
-    return pair.offset_ns, pair.error_ns
+    return pair.offset_ns, pair.error_ns, pair.taken_ns

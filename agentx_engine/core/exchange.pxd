@@ -10,9 +10,6 @@ cdef extern from "clock.h" nogil:
 
 
 cdef extern from "chunk.h" nogil:
-    const uint32_t AX_CHUNK_DONE
-    const uint32_t AX_CHUNK_FINISH
-
     ctypedef struct ax_usage:
         int64_t prompt
         int64_t completion

@@ -69,7 +69,6 @@ def histogram_statistics(histogram: Histogram, unit: float = 1e6) -> dict[str, f
         "count": histogram.count,
         "mean": (mean or 0.0) / unit,
         "min": (low or 0) / unit,
-        # A slot's upper end may lie above the largest value in it, which is known exactly.
-        **{f"p{p}": min(v, high or 0) / unit for p, v in zip(PERCENTILES, points, strict=True)},
+        **{f"p{p}": v / unit for p, v in zip(PERCENTILES, points, strict=True)},
         "max": (high or 0) / unit,
     }

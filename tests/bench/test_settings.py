@@ -21,7 +21,6 @@ def test_times_follow_from_rate_and_tokens() -> None:
     assert s.interval_us == 20_000
     assert s.answer_s == pytest.approx(0.52)
     assert s.spread_s == pytest.approx(0.52)
-    assert s.nominal_events_per_s == 500
     assert BenchSettings(rate=1.0).spread_s == 2.0  # starts are not spread over minutes
 
 

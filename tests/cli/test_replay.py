@@ -32,13 +32,6 @@ CHILD_MODULE = "agentx_engine.sim.server_main"
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("corpus") / "tiny.jsonl"
-    synthesize(3, 1, path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with ChildServer(CHILD_MODULE, [*SIM, "--api-key", KEY]) as child:
         yield child.url

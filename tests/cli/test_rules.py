@@ -16,7 +16,6 @@ from agentx_engine.cli.session import Session
 from agentx_engine.cli.settings import ReplaySettings, resolve
 from agentx_engine.cli.validity import judge_run, validity_document
 from agentx_engine.corpus import open_corpus
-from agentx_engine.corpus.synth import synthesize
 from agentx_engine.errors import PreflightError
 from agentx_engine.metrics import host
 from agentx_engine.metrics.record import RequestRecord
@@ -31,13 +30,6 @@ from agentx_engine.transport.preflight import PreflightReport, TemplateReport
 SIM = ("--ttft-ms", "5", "--itl-ms", "1", "--prefill-rate", "1000000")
 TEMPLATE = ("--template-overhead", "fixed=3,system=4,user=5,assistant=6")
 CHILD_MODULE = "agentx_engine.sim.server_main"
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("corpus") / "tiny.jsonl"
-    synthesize(3, 1, path)
-    return path
 
 
 @pytest.fixture(scope="module")

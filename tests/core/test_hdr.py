@@ -37,7 +37,8 @@ def assert_same(ours, theirs):
     np.testing.assert_array_equal(ours.counts(), np.array(theirs.counts, dtype=np.int64))
     assert ours.count == theirs.get_total_count()
     expected = theirs.get_percentile_to_value_dict(PERCENTILES)
-    assert ours.percentiles(PERCENTILES) == [expected.get(p, 0) for p in PERCENTILES]
+    low, high = ours.min or 0, ours.max or 0  # exact here; theirs are the ends of slots
+    assert ours.percentiles(PERCENTILES) == [min(max(expected.get(p, 0), low), high) for p in PERCENTILES]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -128,7 +129,13 @@ def test_encoding_of_the_highest_slot_and_of_nothing():
     h = Histogram()
     assert HdrHistogram.decode(h.encode()).get_total_count() == 0
     h.record(h.highest)
-    assert HdrHistogram.decode(h.encode()).get_max_value() == h.percentile(100)
+    assert HdrHistogram.decode(h.encode()).get_max_value() >= h.percentile(100) == h.highest
+
+
+def test_no_percentile_leaves_the_values():
+    h = Histogram()
+    h.record_many(np.array([1_000_003, 1_000_007], dtype=np.int64))
+    assert (h.percentile(0), h.percentile(50), h.percentile(100)) == (1_000_003, 1_000_007, 1_000_007)
 
 
 def test_encoding_equals_that_of_hdrhistogram():

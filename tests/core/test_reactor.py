@@ -432,25 +432,19 @@ def test_no_resend_on_a_fresh_socket() -> None:
         assert x.outcome == "reset" and server.accepted == 1
 
 
-def test_no_resend_after_a_response_byte() -> None:
-    def act(conn: Connection) -> None:
-        conn.send(b"HTTP/1.1 2")
-        conn.pause(0.01)
-        conn.reset()
-
-    with ScriptedServer(one_then(act)) as server, reactor_for(server) as reactor:
-        reactor.submit(request())
-        collect(reactor, 1)
-        reactor.submit(request())
-        (x,) = collect(reactor, 1)
-        assert x.outcome == "reset" and len(server.requests) == 2
+def some_bytes_then_reset(conn: Connection) -> None:
+    conn.send(b"HTTP/1.1 2")
+    conn.pause(0.01)
+    conn.reset()
 
 
-def test_no_resend_when_the_server_had_time_to_work_on_it() -> None:
-    def act(conn: Connection) -> None:
-        conn.pause(0.15)
-        conn.reset()
+def late_reset(conn: Connection) -> None:
+    conn.pause(0.15)
+    conn.reset()
 
+
+@pytest.mark.parametrize("act", [some_bytes_then_reset, late_reset])
+def test_no_resend_when_the_server_may_have_worked_on_it(act: Callable[[Connection], None]) -> None:
     with ScriptedServer(one_then(act)) as server, reactor_for(server) as reactor:
         reactor.submit(request())
         collect(reactor, 1)
@@ -543,6 +537,43 @@ def test_outcomes(parts: tuple[bytes, ...], end: str, outcome: str, words: str |
         assert words in (x.error or "")
     if outcome == "success":
         assert x.error is None
+
+
+@pytest.mark.parametrize("end", ["reset", "close"])
+def test_a_connection_that_does_not_take_the_whole_request_is_a_send_error(end: str) -> None:
+    def script(conn: Connection) -> None:
+        conn.sock.recv(1024)
+        conn.pause(0.05)
+        if end == "reset":
+            conn.reset()
+
+    with ScriptedServer(script) as server, reactor_for(server) as reactor:
+        reactor.submit(request(b"x" * 20_000_000))
+        (x,) = collect(reactor, 1)
+    assert x.outcome == "send_error" and x.status is None
+    assert 0 < x.counts[5] < 20_000_000
+
+
+def test_a_socket_that_never_carried_a_request_is_not_called_reused() -> None:
+    with ScriptedServer(serve_forever("a")) as server, reactor_for(server) as reactor:
+        withdrawn = request(due_ns=now_ns() + 200 * MS)
+        reactor.submit(withdrawn)
+        while reactor.counters()["connects"] == 0:
+            time.sleep(0.002)
+        time.sleep(0.02)
+        reactor.cancel(withdrawn)
+        collect(reactor, 1)
+        reactor.submit(request())
+        (x,) = collect(reactor, 1)
+        assert server.accepted == 1 and x.outcome == "success" and not x.flags[0]
+
+
+def test_a_server_that_hangs_up_at_once_is_not_stormed() -> None:
+    with ScriptedServer(lambda conn: None) as server, reactor_for(server) as reactor:
+        reactor.submit(request(due_ns=now_ns() + 100 * MS))
+        (x,) = collect(reactor, 1)
+        assert x.outcome in ("reset", "send_error")
+        assert server.accepted < 30
 
 
 def test_connect_refused() -> None:

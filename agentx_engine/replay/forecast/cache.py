@@ -50,7 +50,6 @@ class KvCache:
         self.peak_running = Peak()
         self.over_capacity = 0  # requests that came when what runs needed more than the capacity
         self.stored = 0  # tokens that are in the cache
-        self.stored_ever = 0  # tokens of distinct blocks that ever were, forgotten ones again
         self._cached = np.zeros(1024, dtype=np.int32)
         self._last = np.zeros(1024, dtype=np.int32)  # stamp of the last return
         self._queue: deque[_Returned] = deque()
@@ -85,7 +84,6 @@ class KvCache:
             new = path[self._cached[path] == 0]
             self._cached[new] = 1
             self.stored += len(new) * size
-            self.stored_ever += len(new) * size
         self.stored += body.tail + answer
         self._make_room()
 
