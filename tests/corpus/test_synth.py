@@ -13,7 +13,14 @@ from agentx_engine.core.ids import parse_ids
 from agentx_engine.corpus import Subagent, Trace, TraceRequest, open_corpus
 from agentx_engine.corpus.inspect import inspect_corpus
 from agentx_engine.corpus.shape import PRESETS, SMALL, LogNormal, Shape
-from agentx_engine.corpus.synth import SynthCounts, default_corpus, describe, sessions_json, synthesize
+from agentx_engine.corpus.synth import (
+    MAX_SEED,
+    SynthCounts,
+    default_corpus,
+    describe,
+    sessions_json,
+    synthesize,
+)
 from agentx_engine.errors import CorpusError
 
 
@@ -85,7 +92,7 @@ def test_small_sessions_keep_the_invariants(tmp_path: Path):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.integers(0, 2**64),
+    st.integers(0, MAX_SEED),
     st.fixed_dictionaries(
         {
             "p_helper": st.sampled_from([0.0, 1.0]),
@@ -221,3 +228,9 @@ def test_an_old_file_stays_until_the_new_one_is_complete(tmp_path: Path, monkeyp
         synthesize(2, 0, path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
+def test_seeds_out_of_range_are_refused(tmp_path: Path, seed: int) -> None:
+    with pytest.raises(CorpusError, match="whole numbers from 0"):
+        synthesize(1, seed, tmp_path / "x.jsonl")
